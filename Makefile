@@ -127,6 +127,17 @@ $(O)/version.h $(O)/commit.h: FORCE
 $(O)/user/main.o: $(O)/version.h $(O)/commit.h
 $(O)/user/daemon/control_views.o $(O)/user/bench/options.o $(O)/user/man/main.o: $(O)/version.h
 
+# page.html as a text in C, and the hashes by which a browser knows its script and its style.
+page_hash = { echo; sed -n '/^<$(1)>$$/,/^<\/$(1)>$$/ { //!p }' $<; } | sha256sum | cut -c -64 | \
+            tr a-f A-F | basenc --base16 -d | basenc --base64
+$(O)/page.h: user/daemon/page.html
+	$(call say,PAGE,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q){ echo "#define PAGE_SCRIPT_HASH \"$$($(call page_hash,script))\""; \
+		echo "#define PAGE_STYLE_HASH \"$$($(call page_hash,style))\""; \
+		echo '#define PAGE_HTML \'; sed 's/[\"]/\\&/g; s/.*/"&\\n" \\/' $<; echo; } >$@
+$(O)/user/daemon/metrics_page.o: $(O)/page.h
+
 # The tables of options in the manual pages, and in completions, are those of the program.
 man: $(O)/man/culvert.8 $(O)/man/culvert.conf.5
 completions: $(O)/completions/culvert.bash $(O)/completions/culvert.zsh $(O)/completions/culvert.fish

@@ -2,7 +2,7 @@
 """The daemon's metrics, read by curl, promtool and Prometheus itself, against `culvert status`.
 
     conversations  -->  culvert, a forward for each carrier  -->  echo server
-                           ^ GET /metrics: curl, prometheus
+                           ^ GET /metrics: curl, prometheus; GET /, /state.json: curl, chromium
 
 test_many_sessions measures the time of a scrape while --sessions N grafted sessions live (20,000), and
 the longest wait of conversations beside them.
@@ -14,13 +14,16 @@ import json
 import os
 import re
 import resource
+import shutil
 import socket
 import stat
 import statistics
 import subprocess
+import threading
 import urllib.parse
 
 import pytest
+from browser import Browser
 from labkit import RELAY, TOP, Daemon, Lab, LabError, expect, wait_until
 
 pytestmark = pytest.mark.needs("ip", "curl", "promtool", "prometheus")
@@ -52,6 +55,15 @@ def parse(text):
 def total(samples, name, *labels):
     return sum(value for key, value in samples.get(name, {}).items()
                if all(label in key for label in labels))
+
+
+def without_ages(forward):
+    """Of an answer of JSON, what does not change by itself."""
+    if isinstance(forward, list):
+        return [without_ages(one) for one in forward]
+    if isinstance(forward, dict):
+        return {key: without_ages(value) for key, value in forward.items() if "age_ms" not in key}
+    return forward
 
 
 def promtool(*arguments, text=None):
@@ -114,15 +126,31 @@ class Trial:
 
     def check_http(self):
         url = f"http://127.0.0.1:{METRICS}"
-        expect("/metrics" in self.curl(url), "/ does not say where they are")
-        for path, options, status in (("/metrics", ("--head",), 404), ("/metrics/x", (), 404),
-                                      ("/metrics?x", (), 200), ("/metrics", ("-d", "x"), 404)):
+        expect("/metrics" in self.curl(f"{url}/x"), "/x does not say where they are")
+        for path, options, status in (("/metrics", ("--head",), 200), ("/metrics/x", (), 404),
+                                      ("/metrics?x", (), 200), ("/metrics", ("-d", "x"), 404),
+                                      ("/", (), 200), ("/?x", (), 200), ("/", ("-d", "x"), 404),
+                                      ("/state.json", (), 200), ("/state.json/", (), 404),
+                                      ("/state", (), 404), ("/index.html", ("--head",), 404)):
             got = self.curl(url + path, *options, "--output", "/dev/null", "--write-out",
                             "%{http_code}")
             expect(got == str(status), f"{path} {options}: {got}")
         plain = self.scrape("--include")
         expect("text/plain; version=0.0.4" in plain and "Connection: close" in plain, plain[:300])
         promtool("check", "metrics", text=self.scrape())
+        for path, kind in ("/", "text/html; charset=utf-8"), ("/state.json", "application/json"):
+            head = self.curl(url + path, "--head")
+            expect(head.startswith("HTTP/1.1 200 ") and f"Content-Type: {kind}\n" in head and
+                   "default-src 'none'; connect-src 'self';" in head and
+                   "X-Content-Type-Options: nosniff\n" in head and
+                   "Cache-Control: no-store\n" in head and head.endswith("\n\n"), head)
+            length = int(re.search(r"Content-Length: (\d+)", head)[1])
+            expect(length > 500, f"{path}: {length} bytes")
+        with open(os.path.join(TOP, "user/daemon/page.html"), encoding="ascii") as file:
+            expect(self.curl(url) == file.read(), "another page")
+
+    def state(self):
+        return json.loads(self.curl(f"http://127.0.0.1:{METRICS}/state.json"))
 
     def settled(self):
         """A scrape that agrees with status: a busy worker makes a counter late."""
@@ -182,6 +210,21 @@ class Trial:
         for to, reason in ("sockmap", "engine"), ("graft", "eligible"):
             expect(total(samples, "culvert_handovers_total", f'carrier="{to}",reason="{reason}"') == 2,
                    f"{samples['culvert_handovers_total']}")
+
+    def check_state(self):
+        """The page's numbers, which are at most a second old, against those of status."""
+        def agrees():
+            state, status = self.state(), self.daemon.ask("status")
+            return [state[key] for key in ("pid", "errors")] == \
+                [status[key] for key in ("pid", "errors")] and \
+                [without_ages(forward) for forward in state["forwards"]] == \
+                [without_ages(forward) for forward in status["forwards"]] and state
+
+        state = wait_until(agrees, "the page's state to agree with status")
+        sent = len(CARRIERS) * ROUNDS * SIZE
+        expect(state["clients"] == 1 and state["busiest_clients"] == [
+            {"client": "10.0.1.1", "sessions": len(CARRIERS), "bytes_to_upstream": sent,
+             "bytes_to_client": sent}], f"{state['busiest_clients']}")
 
     def check_prometheus(self, samples):
         path = self.lab.write("prometheus.yml", f"""
@@ -308,6 +351,7 @@ engine = {"auto" if carrier == "graft" else carrier}
         samples = trial.settled()
         trial.check_live(samples)
         trial.check_http()
+        trial.check_state()
         trial.check_prometheus(samples)
         trial.check_examples(samples)
     trial.lab.stop(export)
@@ -382,6 +426,104 @@ def test_crowds(trial):
     expect(trial.daemon.stop() == 0, "the daemon's end")
 
 
+def clients_from(lab, addresses, sessions, port):
+    """{address: its open connections to PORT of the relay}: SESSIONS[n] of ADDRESSES[n]."""
+    socks = {}
+    for address, count in zip(addresses, sessions):
+        with lab.inside("client"):
+            socks[address] = [socket.create_connection((RELAY, port), source_address=(address, 0))
+                              for _ in range(count)]
+    return socks
+
+
+def test_clients(trial):
+    """Those with the most sessions come first, and no more than 20 are told."""
+    addresses = [f"10.0.1.{n}" for n in range(20, 45)]
+    counts = [1 + n % 7 for n in range(len(addresses))]
+    # by copy nothing is tried at the start: what a scrape calls is called for the first time
+    trial.begin(f"workers = 2\n{FORWARD}engine = copy\n")
+    socks = clients_from(trial.lab, addresses, counts, 9000)
+    for address in addresses:
+        socks[address][0].sendall(bytes(SIZE))
+        expect(len(socks[address][0].recv(SIZE, socket.MSG_WAITALL)) == SIZE, "the echo")
+    wanted = sorted(zip(addresses, counts), key=lambda row: -row[1])[:20]
+    state = wait_until(lambda: (state := trial.state())["clients"] == len(addresses) and [
+        (row["client"], row["sessions"]) for row in state["busiest_clients"]] == wanted and state,
+                       "the busiest clients")
+    for row in state["busiest_clients"]:
+        expect(row["bytes_to_upstream"] == SIZE == row["bytes_to_client"], f"{row}")
+    for sock in (sock for some in socks.values() for sock in some):
+        sock.close()
+    wait_until(lambda: trial.state()["clients"] == 0, "no clients")
+    trial.daemon.stop()
+
+
+def test_browser(trial):
+    """The page in a real browser, while clients talk. Without chromium this fails: no skip."""
+    expect(shutil.which("chromium"), "chromium is missing: scripts/deps page")
+    logs = os.path.join(TOP, "build/test-logs")
+    os.makedirs(logs, exist_ok=True)
+    trial.begin(f"{FORWARD}[forward mail]\nlisten = {RELAY}:9001\n"
+                f"upstream = {RELAY}:{ECHO} weight=3 {RELAY}:{NOBODY} {RELAY}:{ECHO + 5} backup\n"
+                "check = 1\n"
+                f"[forward dns]\nlisten = {RELAY}:9002/udp\nupstream = {RELAY}:{NOBODY}\n")
+    with contextlib.closing(Browser(trial.lab, "relay")) as browser:
+        browser.open(f"http://127.0.0.1:{METRICS}/")
+        with talking(clients_from(trial.lab, ["10.0.1.1", "10.0.1.21"], [3, 2], 9001)):
+            check_page(browser)
+            for scheme in "light", "dark":
+                path = os.path.join(logs, f"metrics-page-{scheme}.png")
+                browser.screenshot(path, scheme)
+                print(f"the page for {scheme} screens: {path}")
+        expect(not browser.complaints, f"{browser.complaints}")
+        trial.daemon.die()
+        browser.wait(lambda: "no answer since" in browser.evaluate("document.body.innerText"), "the loss")
+        trial.daemon.start()
+        browser.wait(lambda: browser.rows("forwards")[1][4:6] == ["0", "0"], "the next daemon")
+    trial.daemon.stop()
+
+
+def check_page(browser):
+    """Its tables, and the rates of a second state."""
+    def moves(texts):
+        return all(re.fullmatch(r"[1-9][0-9.]* (KiB|MiB)", text) for text in texts)
+
+    browser.wait(lambda: (rows := browser.rows("forwards")) and moves(rows[1][6:8]), "rates of a forward")
+    browser.wait(lambda: all(moves(row[2:4]) for row in browser.rows("clients")), "rates of clients")
+    forwards = [row[:5] for row in browser.rows("forwards")]
+    expect(forwards == [["a", f"{RELAY}:9000", "auto", "active", "0"],
+                        ["mail", f"{RELAY}:9001", "auto", "active", "5"],
+                        ["dns", f"{RELAY}:9002/udp", "auto", "active", "0"]], f"{forwards}")
+    servers = [row[:5] for row in browser.rows("servers")]
+    expect(servers[1:4] == [["mail", f"{RELAY}:{ECHO}", "up", "3", "5"],
+                            ["mail", f"{RELAY}:{NOBODY}", "failed", "1", "0"],
+                            ["mail", f"{RELAY}:{ECHO + 5}", "failed", "backup", "0"]], f"{servers}")
+    clients = [row[:2] for row in browser.rows("clients")]
+    expect(clients == [["10.0.1.1", "3"], ["10.0.1.21", "2"]], f"{clients}")
+
+
+@contextlib.contextmanager
+def talking(socks):
+    """All of SOCKS, as of clients_from(), until their end."""
+    def talk(sock):
+        with contextlib.suppress(OSError), sock:
+            while not ended.is_set():
+                sock.sendall(bytes(8 * SIZE))
+                sock.recv(8 * SIZE, socket.MSG_WAITALL)
+                ended.wait(0.05)
+
+    ended = threading.Event()
+    talks = [threading.Thread(target=talk, args=(sock,)) for some in socks.values() for sock in some]
+    for one in talks:
+        one.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for one in talks:
+            one.join()
+
+
 def test_many_sessions(trial, request):
     """A scrape with many sessions, and how long others wait meanwhile."""
     wanted = request.config.option.sessions or 20000
@@ -414,6 +556,8 @@ def test_many_sessions(trial, request):
     grafted = total(parse(trial.scrape()), "culvert_handovers_total", 'carrier="graft"') / 2
     print(f"{sessions} sessions, {grafted:g} of them grafted: a scrape takes "
           f"{statistics.median(times):.1f} ms (median of {len(times)}; at most {max(times):.1f})")
+    state = wait_until(lambda: (state := trial.state())["clients"] == 1 and state, "the page's state")
+    expect(state["busiest_clients"][0]["sessions"] >= sessions, f"{state['busiest_clients']}")
     expect(statistics.median(times) < MOST_MS, f"over {MOST_MS} ms")
     trial.lab.stop(idle, 60)
     trial.daemon.stop()

@@ -126,6 +126,41 @@ def change(daemon, terminal):
     terminal.press("Escape")
 
 
+def order(daemon, terminal):
+    """A server is drained, and used again."""
+    def states():
+        return {f["name"]: f["servers"][0]["state"] for f in daemon.ask("forwards")["forwards"]}
+
+    server = f"{SERVER}:{ECHO}"
+    terminal.press("s", "Home")
+    terminal.wait(lambda text: all(re.search(fr"^{name}/{server} +up +5 +0 +0 *$", text, re.M)
+                                   for name in ("database", "web")), "the servers")
+    for key, answer, word, state in (("d", "n", "drain", "up"), ("d", "y", "drain", "drain"),
+                                     ("u", "y", "ready", "up|returning")):
+        terminal.press(key)
+        terminal.wait(fr"^Server {server} of database: {word}\?  y/n", "the question")
+        terminal.press(answer)
+        terminal.wait("^q quit" if answer == "n" else fr"^{server}: {word}", "an answer")
+        terminal.wait(fr"^database/{server} +({state}) ", f"the server to be {state}")
+        expect(re.fullmatch(state, states()["database"]) and states()["web"] == "up",
+               f"{states()} after the keys {key} and {answer}")
+    terminal.press("e")
+    terminal.wait("^Engine of database: ", "the menu")
+    terminal.press("x", "s")
+    terminal.wait("^database .* auto$|^database .* splice$", "the forwards again")
+
+
+def clients(daemon, terminal):
+    """The sums of the sessions of each client."""
+    terminal.press("c")
+    terminal.wait(fr"^10\.0\.1\.1 +{SESSIONS} +[1-9][0-9.]* [KM]iB ", "the client")
+    terminal.press("k", "d", "e")
+    terminal.wait("^q quit .*c sessions$", "no question")
+    expect(len(daemon.ask("sessions")["sessions"]) == SESSIONS, "a session has ended")
+    terminal.press("c")
+    terminal.wait(lambda text: len(session_ids(text)) == SESSIONS, "the sessions again")
+
+
 def survive(daemon, terminal):
     """A terminal of any size, and the end of the daemon."""
     for size in (40, 10), (10, 3), (1, 1), (200, 50), (80, 24):
@@ -153,5 +188,5 @@ def test_top(lab, culvert):
             sock = socket.create_connection((RELAY, port))
             threading.Thread(target=talk, args=(sock, kib << 10), daemon=True).start()
     terminal = Terminal(lab, culvert, "top", "--control", daemon.control)
-    for case in look, change, survive:
+    for case in look, order, clients, change, survive:
         case(daemon, terminal)

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * culvert top: a live view of a daemon's forwards and sessions.
+ * culvert top: a live view of a daemon's forwards and servers, sessions and clients.
  *
- * Theory of operation: a sample is the daemon's answers to `status` and `sessions`, one for each
- * table, and rows that point into them.  Rates are the difference to the sample before, which is
+ * Theory of operation: a sample is the daemon's answers to `status` and `sessions`, what servers and
+ * clients are made of, and rows that point into these four.  Rates are the difference to the sample before, which is
  * then given up.  Where there is no answer, the last sample stays on the screen.  While the daemon
  * is asked, keys wait: for some ms, or as long as client_ask() waits for a daemon that hangs.
  *
- * Forwards and sessions are tables alike: a column names the members of the answer that it shows.
+ * All four are tables alike, and two are on the screen: forwards or servers, and sessions or clients.
+ * A column names the members of the answer that it shows.
  * The first column is the identity of a row: rows of two samples with the same identity are one row
  * for rates and for the highlight.  `shown` points to the rows that match the filter, in the order
  * of the screen; only those on the screen are drawn.  Each drawing begins with an empty screen and
@@ -29,6 +30,7 @@
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
+#include "base/json_add.h"
 #include "base/log.h"
 #include "base/parse_size.h"
 #include "cli/control_client.h"
@@ -53,6 +55,7 @@ struct column {
 	int width;
 	int least;            /* a terminal with fewer columns does not show this one */
 	const char *paths[2]; /* in a row.  Two: the sum; of texts: both, if they differ */
+	const char *sum;      /* of a RATE of a session: in its client's row */
 };
 
 struct row {
@@ -62,16 +65,20 @@ struct row {
 	uint64_t bytes[COLUMNS_MAX]; /* the counter of a RATE */
 };
 
-enum { FORWARDS, SESSIONS, TABLES };
+/* Those of an area of the screen are neighbours. */
+enum { FORWARDS, SERVERS, SESSIONS, CLIENTS, TABLES };
+#define AREA(table) ((table) / 2)
+#define NEIGHBOUR(table) ((table) ^ 1)
 
-/* Pairs of paths for struct column: of a forward, of a session. */
+/* Pairs of paths for struct column: of a forward, and of a client; of a session. */
 #define BOTH_WAYS "/bytes_to_upstream", "/bytes_to_client"
 #define BOTH_FLOWS(key) "/flows/0/" key, "/flows/1/" key
 
 static struct table {
 	const char *title;
 	const char *array;   /* in the answer */
-	const char *forward; /* in a row: the name of the forward */
+	const char *forward; /* in a row: the name of the forward; NULL: a row has many */
+	const char *keys;    /* that are for this table alone */
 	struct column columns[COLUMNS_MAX];
 	/* of the sample */
 	struct json_object *answer;
@@ -87,7 +94,7 @@ static struct table {
 	size_t n_shown, at; /* AT is highlighted */
 	size_t height;      /* rows on the screen */
 } tables[TABLES] = {
-	[FORWARDS] = { "Forwards", "/forwards", "/name", .sort = 5,
+	[FORWARDS] = { "Forwards", "/forwards", "/name", "s servers  e engine", .sort = 5,
 		       .columns = { { "NAME", TEXT, 16, 0, { "/name" } },
 				    { "LISTEN", TEXT, 21, 120, { "/listen" } },
 				    { "UPSTREAM", TEXT, 21, 0, { "/upstream" } },
@@ -100,14 +107,25 @@ static struct table {
 				    { "DENIED", NUMBER, 6, 110, { "/denied" } },
 				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
 				    { "ENGINE", TEXT, 40, 0, { "/engine", "/engine_configured" } } } },
-	[SESSIONS] = { "Sessions", "/sessions", "/forward", .sort = 4,
+	[SERVERS] = { "Servers", "", "/forward", "s forwards  d drain  u use again", .sort = 0,
+		      .columns = { { "FORWARD/SERVER", TEXT, 34, 0, { "/forward", "/server" } },
+				   { "STATE", TEXT, 10, 0, { "/state" } },
+				   { "WEIGHT", NUMBER, 6, 110, { "/weight" } },
+				   { "BACKUP", TEXT, 6, 160, { "/backup" } },
+				   { "LIVE", NUMBER, 6, 0, { "/live" } },
+				   { "NEW/s", RATE, 6, 0, { "/sessions" } },
+				   { "SESSIONS", NUMBER, 8, 100, { "/sessions" } },
+				   { "FAILURES", NUMBER, 8, 0, { "/failures" } },
+				   { "CHECK", TEXT, 24, 120, { "/check" } },
+				   { "LAST ERROR", TEXT, 40, 0, { "/last_error" } } } },
+	[SESSIONS] = { "Sessions", "/sessions", "/forward", "c clients  e engine  k kill", .sort = 4,
 		       .columns = { { "ID", NUMBER, 6, 0, { "/id" } },
 				    { "CLIENT", TEXT, 21, 0, { "/client" } },
 				    { "FORWARD", TEXT, 16, 120, { "/forward" } },
 				    { "UPSTREAM", TEXT, 21, 160, { "/upstream" } },
-				    { "RATE/s", RATE, 8, 0, { BOTH_FLOWS("bytes") } },
-				    { "UP/s", RATE, 8, 140, { "/flows/0/bytes" } },
-				    { "DOWN/s", RATE, 8, 140, { "/flows/1/bytes" } },
+				    { "RATE/s", RATE, 8, 0, { BOTH_FLOWS("bytes") }, "bytes_rate" },
+				    { "UP/s", RATE, 8, 140, { "/flows/0/bytes" }, "bytes_rate_up" },
+				    { "DOWN/s", RATE, 8, 140, { "/flows/1/bytes" }, "bytes_rate_down" },
 				    { "AGE", NUMBER, 6, 100, { "/age_ms" } },
 				    { "BACKLOG", NUMBER, 8, 0, { BOTH_FLOWS("backlog_max") } },
 				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
@@ -116,6 +134,13 @@ static struct table {
 				    { "STANDBY", TEXT, 11, 170, { "/standby" } },
 				    { "SERVER NAME", TEXT, 20, 180, { "/server_name" } },
 				    { "NOT GRAFTED", TEXT, 40, 200, { "/not_grafted" } } } },
+	[CLIENTS] = { "Clients", "", NULL, "c sessions", .sort = 1,
+		      .columns = { { "CLIENT", TEXT, 40, 0, { "/client" } },
+				   { "SESSIONS", NUMBER, 8, 0, { "/sessions" } },
+				   { "RATE/s", NUMBER, 8, 0, { "/bytes_rate" } },
+				   { "UP/s", NUMBER, 8, 140, { "/bytes_rate_up" } },
+				   { "DOWN/s", NUMBER, 8, 140, { "/bytes_rate_down" } },
+				   { "BYTES", NUMBER, 8, 0, { BOTH_WAYS } } } },
 };
 
 /* --- samples --- */
@@ -145,8 +170,10 @@ static const char *text_at(struct json_object *o, const char *path)
 static int compare_cells(const struct row *a, const struct row *b, int column)
 {
 	uint64_t m = a->number[column], n = b->number[column];
+	int r = strcmp(a->text[column][0], b->text[column][0]) ?:
+			strcmp(a->text[column][1], b->text[column][1]);
 
-	return strcmp(a->text[column][0], b->text[column][0]) ?: (m < n) - (m > n);
+	return r ?: (m < n) - (m > n);
 }
 
 static int compare_identity(const void *one, const void *other)
@@ -243,20 +270,99 @@ static void take_table(struct table *t, struct json_object *answer, uint64_t ms)
 	json_object_put(answer_before);
 }
 
+/* The servers of all forwards of STATUS, each with the name of its forward. */
+static struct json_object *servers_of(struct json_object *status)
+{
+	struct json_object *list = json_object_new_array(), *forwards = member(status, "/forwards");
+	size_t n = forwards ? json_object_array_length(forwards) : 0;
+
+	for (size_t i = 0; i < n; i++) {
+		struct json_object *f = json_object_array_get_idx(forwards, i);
+		struct json_object *servers = member(f, "/servers");
+		size_t m = servers ? json_object_array_length(servers) : 0;
+
+		for (size_t k = 0; k < m; k++) {
+			struct json_object *server = json_object_array_get_idx(servers, k);
+
+			json_add_text(server, "forward", text_at(f, "/name"));
+			json_append(list, json_object_get(server));
+		}
+	}
+	return list;
+}
+
+static void add_to(struct json_object *o, const char *key, uint64_t n)
+{
+	json_object_int_inc(json_object_object_get(o, key), (int64_t)n);
+}
+
+/* The client of address TEXT in BY_ADDRESS, as yet without sessions. */
+static struct json_object *client_of(struct json_object *by_address, const char *text)
+{
+	static const char *const counters[] = { "sessions",          "bytes_rate",
+						"bytes_rate_up",     "bytes_rate_down",
+						"bytes_to_upstream", "bytes_to_client" };
+	struct json_object *o = json_object_object_get(by_address, text);
+
+	if (o)
+		return o;
+	o = json_object_new_object();
+	json_add_text(o, "client", text);
+	for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
+		json_add_int(o, counters[i], 0);
+	json_add(by_address, text, o);
+	return o;
+}
+
+/*
+ * The clients of T, the table of sessions.  Their rates are sums of the sessions' rates: a client's
+ * bytes become fewer when a session ends.
+ */
+static struct json_object *clients_of(const struct table *t)
+{
+	struct json_object *list = json_object_new_array(), *by_address = json_object_new_object();
+
+	for (const struct row *r = t->rows; r < t->rows + t->n; r++) {
+		const char *text = text_at(r->object, "/client"), *colon = strrchr(text, ':');
+		bool has_port = colon && colon[1]; /* "unix:" has none */
+		char host[TEXT_MAX];
+		struct json_object *o;
+
+		snprintf(host, sizeof(host), "%.*s", has_port ? (int)(colon - text) : TEXT_MAX - 1,
+			 text);
+		o = client_of(by_address, host);
+		add_to(o, "sessions", 1);
+		for (int c = 0; t->columns[c].title; c++)
+			if (t->columns[c].kind == RATE)
+				add_to(o, t->columns[c].sum, r->number[c]);
+		add_to(o, "bytes_to_upstream", number_at(r->object, "/flows/0/bytes"));
+		add_to(o, "bytes_to_client", number_at(r->object, "/flows/1/bytes"));
+	}
+	json_object_object_foreach(by_address, address, client) {
+		(void)address;
+		json_append(list, json_object_get(client));
+	}
+	json_object_put(by_address);
+	return list;
+}
+
 /* --- drawing --- */
 
-enum mode { LOOK, FILTER, KILL, ENGINE };
+enum mode { LOOK, FILTER, KILL, ENGINE, ORDER };
 
 struct top {
 	struct client_words words;  /* the request for sessions */
 	uint64_t sample_ms, due_ms; /* when the sample was taken, and the next one is due */
 	int focus;                  /* the table that the keys are for */
+	int beside;                 /* the table of the other area */
 	enum mode mode;
 	bool quit;
 	char message[TEXT_MAX]; /* result of a command; until the next key */
 	char lost[TEXT_MAX];    /* why there is no answer; "": there is */
 	uint64_t asked_id;      /* the session, or the forward, of KILL and ENGINE */
 	char asked[TEXT_MAX];
+	char asked_server[TEXT_MAX];
+	const char *order; /* of ORDER */
 };
 
 static const char *cell_text(const struct table *t, int i, const struct row *r, char buf[TEXT_MAX])
@@ -367,25 +473,30 @@ static void draw_status(const struct top *v)
 		draw_line(y, A_BOLD,
 			  "Engine of %s:  a auto  g graft  m sockmap  s splice  c copy  d default",
 			  v->asked);
+	else if (v->mode == ORDER)
+		draw_line(y, A_BOLD, "Server %s of %s: %s?  y/n", v->asked_server, v->asked,
+			  v->order);
 	else if (*v->message || *v->lost)
 		draw_line(y, A_BOLD, "%s", *v->message ? v->message : v->lost);
 	else
-		draw_line(y, A_NORMAL,
-			  "q quit  Tab table  < > sort  r reverse  / filter  "
-			  "e engine  k kill session");
+		draw_line(y, A_NORMAL, "q quit  Tab table  < > sort  r reverse  / filter  %s",
+			  tables[v->focus].keys);
 }
 
 static void draw(const struct top *v)
 {
-	int body = LINES - 3, most = body / 3 + 2, all = 2 + (int)tables[FORWARDS].n_shown;
+	bool lower = AREA(v->focus) == AREA(SESSIONS);
+	struct table *one = &tables[lower ? v->beside : v->focus];
+	struct table *other = &tables[lower ? v->focus : v->beside];
+	int body = LINES - 3, most = body / 3 + 2, all = 2 + (int)one->n_shown;
 	int first = all < most ? all : most;
 
 	erase();
 	if (body < 10) { /* no room for two */
 		draw_table(&tables[v->focus], true, 1, body);
 	} else {
-		draw_table(&tables[FORWARDS], v->focus == FORWARDS, 1, first);
-		draw_table(&tables[SESSIONS], v->focus == SESSIONS, 1 + first, body - first);
+		draw_table(one, !lower, 1, first);
+		draw_table(other, lower, 1 + first, body - first);
 	}
 	draw_details(&tables[v->focus], LINES - 2);
 	draw_head(v);
@@ -430,36 +541,56 @@ static int take_sample(struct top *v)
 	/* another daemon begins its counters and the numbers of its sessions anew */
 	if (number_at(status, "/pid") != number_at(then, "/pid") ||
 	    number_at(status, "/uptime_ms") < number_at(then, "/uptime_ms")) {
-		tables[FORWARDS].n = tables[SESSIONS].n = 0; /* no rates */
-		v->mode = LOOK;                              /* the number means another session */
+		for (int i = 0; i < TABLES; i++)
+			tables[i].n = 0; /* no rates */
+		v->mode = LOOK;          /* the number means another session */
 	}
 	take_table(&tables[FORWARDS], status, now_ms - v->sample_ms);
+	take_table(&tables[SERVERS], servers_of(status), now_ms - v->sample_ms);
 	take_table(&tables[SESSIONS], sessions, now_ms - v->sample_ms);
+	take_table(&tables[CLIENTS], clients_of(&tables[SESSIONS]), now_ms - v->sample_ms);
 	v->sample_ms = now_ms;
 	return 0;
 }
 
-/* Change the forward that was asked about to ENGINE; NULL: kill the session. */
+/* The request of the mode: to change the forward to ENGINE, to kill the session, to order. */
+static struct json_object *request_of(const struct top *v, const char *engine)
+{
+	struct json_object *o = json_object_new_object();
+
+	json_add_text(o, "command",
+		      v->mode == ENGINE ? "engine" :
+		      v->mode == ORDER  ? "upstream" :
+					  "kill");
+	if (v->mode == KILL) {
+		json_add_int(o, "id", v->asked_id);
+		return o;
+	}
+	json_add_text(o, "forward", v->asked);
+	if (v->mode == ENGINE) {
+		json_add_text(o, "engine", engine);
+		return o;
+	}
+	json_add_text(o, "server", v->asked_server);
+	json_add_text(o, "order", v->order);
+	return o;
+}
+
+/* The user has said yes, or has chosen ENGINE. */
 static void change(struct top *v, const char *engine)
 {
-	struct json_object *name = json_object_new_string(v->asked), *answer;
-	char line[LINE_LEN];
+	struct json_object *request = request_of(v, engine), *answer;
 
-	if (engine)
-		snprintf(line, sizeof(line),
-			 "{\"command\":\"engine\",\"forward\":%s,\"engine\":\"%s\"}",
-			 json_object_to_json_string(name), engine);
-	else
-		snprintf(line, sizeof(line), "{\"command\":\"kill\",\"id\":%" PRIu64 "}",
-			 v->asked_id);
-	json_object_put(name);
-	if (!ask(v, line, v->message, &answer)) {
-		snprintf(v->message, TEXT_MAX, "%.200s: %s", v->asked,
-			 engine                       ? text_at(answer, "/engine") :
+	if (!ask(v, json_object_to_json_string(request), v->message, &answer)) {
+		snprintf(v->message, TEXT_MAX, "%.200s: %s",
+			 v->mode == ORDER ? v->asked_server : v->asked,
+			 v->mode == ENGINE            ? text_at(answer, "/engine") :
+			 v->mode == ORDER             ? text_at(answer, "/order") :
 			 number_at(answer, "/killed") ? "reset" :
 							"the session had ended");
 		v->due_ms = 0;
 	}
+	json_object_put(request);
 	json_object_put(answer);
 }
 
@@ -486,7 +617,7 @@ static void on_answer_key(struct top *v, int key)
 	for (size_t i = 0; v->mode == ENGINE && keys[i]; i++)
 		if (keys[i] == key)
 			change(v, request_keys[KEY_ENGINE].choices[i]);
-	if (v->mode == KILL && key == 'y')
+	if ((v->mode == KILL || v->mode == ORDER) && key == 'y')
 		change(v, NULL);
 	v->mode = LOOK;
 }
@@ -505,14 +636,44 @@ static void on_arrow_key(struct table *t, int key)
 	choose(t, (ssize_t)t->at + by);
 }
 
+/* Table T in its area of the screen, with the focus. */
+static void show_table(struct top *v, int t)
+{
+	if (AREA(t) != AREA(v->focus))
+		v->beside = v->focus;
+	v->focus = t;
+}
+
+/* Keys that begin a change of O, of the highlighted row; false: KEY is another one. */
+static bool on_change_key(struct top *v, const struct table *t, struct json_object *o, int key)
+{
+	enum mode mode = key == 'e' && t->forward                          ? ENGINE :
+			 key == 'k' && v->focus == SESSIONS                ? KILL :
+			 (key == 'd' || key == 'u') && v->focus == SERVERS ? ORDER :
+									     LOOK;
+
+	if (!o || mode == LOOK)
+		return false;
+	v->mode = mode;
+	v->asked_id = number_at(o, "/id");
+	v->order = key == 'd' ? "drain" : "ready";
+	snprintf(v->asked, TEXT_MAX, "%s", text_at(o, mode == KILL ? "/client" : t->forward));
+	snprintf(v->asked_server, TEXT_MAX, "%s", text_at(o, "/server"));
+	return true;
+}
+
 static void on_look_key(struct top *v, struct table *t, int key)
 {
-	struct json_object *o = t->n_shown ? t->shown[t->at]->object : NULL;
+	bool upper = AREA(v->focus) == AREA(FORWARDS);
 
 	if (key == 'q')
 		v->quit = true;
 	else if (key == '\t')
-		v->focus = v->focus == SESSIONS ? FORWARDS : SESSIONS;
+		show_table(v, v->beside);
+	else if (key == 's')
+		show_table(v, NEIGHBOUR(upper ? v->focus : v->beside));
+	else if (key == 'c')
+		show_table(v, NEIGHBOUR(upper ? v->beside : v->focus));
 	else if (key == '/')
 		v->mode = FILTER;
 	else if (key == ESCAPE)
@@ -523,13 +684,8 @@ static void on_look_key(struct top *v, struct table *t, int key)
 		t->sort -= t->sort > 0;
 	else if (key == 'r')
 		t->reverse = !t->reverse;
-	else if (o && (key == 'e' || (key == 'k' && v->focus == SESSIONS))) {
-		v->mode = key == 'e' ? ENGINE : KILL;
-		v->asked_id = number_at(o, "/id");
-		snprintf(v->asked, TEXT_MAX, "%s", text_at(o, key == 'e' ? t->forward : "/client"));
-	} else {
+	else if (!on_change_key(v, t, t->n_shown ? t->shown[t->at]->object : NULL, key))
 		on_arrow_key(t, key);
-	}
 }
 
 static void on_key(struct top *v, int key)
@@ -579,7 +735,7 @@ static int run(struct top *v)
 
 int top_run(int argc, char **argv)
 {
-	struct top v = { .focus = SESSIONS };
+	struct top v = { .focus = SESSIONS, .beside = FORWARDS };
 	int r = client_words_parse(&commands[COMMAND_SESSIONS], argc, argv, &v.words);
 
 	if (r)

@@ -3,7 +3,8 @@
  * Theory of operation: a few threads serve one client at a time each, as those of the control
  * socket do (control_socket.c).  Counters are atomic words.  Each worker writes its own, and a
  * scrape adds them up.  A connection is closed after its answer, and the whole time of a client is
- * bounded, so that slow ones cannot keep a scrape out.  Answers other than the page need no memory.
+ * bounded, so that slow ones cannot keep a scrape out.  Errors need no memory.  metrics_page.c makes
+ * the page for people.
  *
  * BPF programs count the bytes that the kernel has carried, in one place for each session.  A
  * worker adds the difference to its counters when a session ends (session_count_kernel()).  For
@@ -23,6 +24,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "daemon/metrics_page.h"
 #include "relay/session_log.h"
 #include "relay/session_syn.h"
 #include "version.h"
@@ -31,8 +33,7 @@
 #define REQUEST_MS 1000
 #define ANSWER_MS 3000 /* and a millisecond more for each KiB */
 
-#define CONTENT_TYPE "text/plain; version=0.0.4; charset=utf-8"
-#define ABOUT "culvert: metrics are at /metrics\n"
+#define ABOUT "culvert: metrics are at /metrics, a page for people at /\n"
 
 /* --- the text --- */
 
@@ -396,7 +397,7 @@ static void add_rest(struct scrape *s)
 }
 
 /* The caller frees it.  NULL: there is no memory. */
-static char *make_page(const struct actions *a)
+static char *make_text(struct actions *a)
 {
 	char *text = NULL;
 	size_t len;
@@ -417,29 +418,51 @@ static char *make_page(const struct actions *a)
 
 /* --- HTTP --- */
 
-bool metrics_asked(const char *request)
+static const struct {
+	const char *path, *type;
+	char *(*make)(struct actions *a); /* the caller frees it; NULL: it cannot be made */
+} answers[] = {
+	[ASKED_NOTHING] = { "", "text/plain", NULL },
+	[ASKED_METRICS] = { "/metrics", "text/plain; version=0.0.4; charset=utf-8", make_text },
+	[ASKED_STATE] = { "/state.json", "application/json", metrics_page_state },
+	[ASKED_PAGE] = { "/", "text/html; charset=utf-8", metrics_page_html },
+};
+
+enum metrics_asked metrics_asked(const char *request)
 {
-	return !strncmp(request, "GET /metrics", 12) && strchr(" ?\r", request[12]);
+	enum metrics_asked asked = ASKED_PAGE;
+	size_t method = !strncmp(request, "GET ", 4) ? 4 : !strncmp(request, "HEAD ", 5) ? 5 : 0;
+	size_t len = strcspn(request + method, " ?\r");
+
+	while (asked && (!method || strlen(answers[asked].path) != len ||
+			 memcmp(answers[asked].path, request + method, len) != 0))
+		asked--;
+	return asked;
 }
 
 void metrics_serve(struct control *c, int fd, void *arg)
 {
-	char request[REQUEST_MAX];
+	char request[REQUEST_MAX] = "";
 	int n, r = control_read(c, fd, "\r\n\r\n", REQUEST_MS, request, sizeof(request));
-	bool asked = !r && metrics_asked(request);
-	char *page = asked ? make_page(arg) : NULL;
-	const char *body = page ?: ABOUT;
+	enum metrics_asked asked = r ? ASKED_NOTHING : metrics_asked(request);
+	char *made = asked ? answers[asked].make(arg) : NULL;
+	const char *body = made ?: ABOUT;
 	size_t len = strlen(body);
+	bool whole = r || *request != 'H'; /* HEAD wants no body */
 
+	/* browsers connect in advance: an error would be the answer to a request that comes later */
+	if (r && !*request)
+		return;
 	n = snprintf(request, sizeof(request),
-		     "HTTP/1.1 %s\r\nContent-Type: " CONTENT_TYPE "\r\n"
+		     "HTTP/1.1 %s\r\nContent-Type: %s\r\n%s"
 		     "Content-Length: %zu\r\nConnection: close\r\n\r\n",
-		     page  ? "200 OK" :
+		     made  ? "200 OK" :
 		     asked ? "503 Service Unavailable" :
 		     r     ? "400 Bad Request" :
 			     "404 Not Found",
-		     len);
+		     answers[made ? asked : ASKED_NOTHING].type, metrics_page_headers, len);
 	control_send(c, fd, ANSWER_MS, request, (size_t)n);
-	control_send(c, fd, ANSWER_MS + (int)(len / 1024), body, len);
-	free(page);
+	if (whole)
+		control_send(c, fd, ANSWER_MS + (int)(len / 1024), body, len);
+	free(made);
 }
