@@ -131,6 +131,8 @@ class Trial:
                                       ("/metrics?x", (), 200), ("/metrics", ("-d", "x"), 404),
                                       ("/", (), 200), ("/?x", (), 200), ("/", ("-d", "x"), 404),
                                       ("/state.json", (), 200), ("/state.json/", (), 404),
+                                      ("/state.json", ("-H", "Host: 10.0.0.1.evil.test"), 404),
+                                      ("/state.json", ("-H", "Host: localhost:1"), 200),
                                       ("/state", (), 404), ("/index.html", ("--head",), 404)):
             got = self.curl(url + path, *options, "--output", "/dev/null", "--write-out",
                             "%{http_code}")

@@ -428,6 +428,21 @@ static const struct {
 	[ASKED_PAGE] = { "/", "text/html; charset=utf-8", metrics_page_html },
 };
 
+/*
+ * Is this host asked by its address, or as localhost?  A page of another origin, whose name leads here
+ * by now (DNS rebinding), must not read the clients' addresses.
+ */
+static bool host_is_address(const char *request)
+{
+	const char *at = strcasestr(request, "\r\nHost:"), *host = at ? at + 7 : "";
+	size_t len;
+
+	host += strspn(host, " ");
+	len = strcspn(host, "\r");
+	return *host == '[' || strspn(host, "0123456789.:") >= len ||
+	       (!strncasecmp(host, "localhost", 9) && strchr(":\r", host[9]));
+}
+
 enum metrics_asked metrics_asked(const char *request)
 {
 	enum metrics_asked asked = ASKED_PAGE;
@@ -437,7 +452,7 @@ enum metrics_asked metrics_asked(const char *request)
 	while (asked && (!method || strlen(answers[asked].path) != len ||
 			 memcmp(answers[asked].path, request + method, len) != 0))
 		asked--;
-	return asked;
+	return asked == ASKED_STATE && !host_is_address(request) ? ASKED_NOTHING : asked;
 }
 
 void metrics_serve(struct control *c, int fd, void *arg)
