@@ -129,8 +129,6 @@ static struct json_object *upstream_command(struct round *r)
 	json_add_text(r->answer, "forward", r->name);
 	json_add_text(r->answer, "server", s->name);
 	json_add_text(r->answer, "order", r->req->values[KEY_ORDER].text);
-	if (order == ORDER_WEIGHT)
-		json_add_int(r->answer, "weight", r->req->values[KEY_WEIGHT].number);
 	json_add_int(r->answer, "live", atomic_load(&s->live));
 	if (order == ORDER_DOWN)
 		json_add_int(r->answer, "killed", r->n);
