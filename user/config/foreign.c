@@ -122,11 +122,37 @@ void keys_set(struct keys *k, const struct statement *s, const char *key, const 
 	keys_add(k, s, key, value);
 }
 
+void text_join(struct text *t, const char *separator, const char *more)
+{
+	size_t gap = t->all ? strlen(separator) : 0, len = strlen(more);
+
+	t->all = allocated(realloc(t->all, t->len + gap + len + 1));
+	memcpy(t->all + t->len, separator, gap);
+	memcpy(t->all + t->len + gap, more, len + 1);
+	t->len += gap + len;
+}
+
+const char *text_keep(struct foreign *f, struct text *t)
+{
+	const char *kept = t->all ? foreign_keep(f, "%s", t->all) : NULL;
+
+	free(t->all);
+	*t = (struct text){ 0 };
+	return kept;
+}
+
 const char *foreign_seconds(struct foreign *f, unsigned long long ms)
 {
 	const char *text = foreign_keep(f, "%llu.%03llu", ms / 1000, ms % 1000);
 
 	return ms % 1000 ? text : foreign_keep(f, "%llu", ms / 1000);
+}
+
+const char *foreign_host(struct foreign *f, const char *address)
+{
+	size_t len = strchr(address, '.') ? strcspn(address, ":") : strlen(address);
+
+	return foreign_keep(f, "%.*s", (int)len, address);
 }
 
 const char *foreign_escape(struct foreign *f, const char *text)

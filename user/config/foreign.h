@@ -73,8 +73,21 @@ void keys_set(struct keys *k, const struct statement *s, const char *key, const 
 /* Add a further line of KEY. */
 void keys_add(struct keys *k, const struct statement *s, const char *key, const char *value);
 
+/* A text that grows, from zero. */
+struct text {
+	char *all;
+	size_t len;
+};
+
+/* Add MORE, behind SEPARATOR if it is not the first. */
+void text_join(struct text *t, const char *separator, const char *more);
+/* The text, which lives as long as F; NULL: nothing was added.  T is empty then. */
+const char *text_keep(struct foreign *f, struct text *t);
+
 /* Milliseconds as culvert writes seconds. */
 const char *foreign_seconds(struct foreign *f, unsigned long long ms);
+/* ADDRESS of IPv4 without its port, or another address as it is. */
+const char *foreign_host(struct foreign *f, const char *address);
 /* TEXT with escapes as in C. */
 const char *foreign_escape(struct foreign *f, const char *text);
 /* A name for a forward: WISH, or one that is not taken yet. */

@@ -23,14 +23,22 @@ struct nginx {
 struct server {
 	struct nginx *in;
 	const struct statement *s; /* that is applied */
+	char **args;               /* its words behind the first */
+	const char *text;          /* of the directive's row */
 	struct keys keys;
 	const char *pass; /* proxy_pass */
 	bool udp, accepts, accepts_all;
 };
 
-/* The directives of the block B, and of blocks in it. */
-#define each_inside(c, b, stop)                                                                    \
-	(struct statement *c = (b) + 1; (c) < (stop) && (c)->depth > (b)->depth; (c)++)
+/* The end of the directives of the block B, and of blocks in it. */
+static struct statement *end_of(const struct nginx *n, struct statement *b)
+{
+	struct statement *s = b + 1;
+
+	while (s < n->end && s->depth > b->depth)
+		s++;
+	return s;
+}
 
 static void lose(struct server *v, const char *keyword, const char *reason)
 {
@@ -72,20 +80,19 @@ static unsigned long long time_of(const char *text)
 	return all;
 }
 
-static void take_listen(struct server *v, char **args, const char *text)
+static void take_listen(struct server *v)
 {
 	/* words that change nothing; those with "=" have a value */
 	static const char fine[] =
 		" udp reuseport bind deferred proxy_protocol backlog= rcvbuf= sndbuf= "
 		"so_keepalive= ipv6only= fastopen= ssl ";
-	const char *address = args[0] ?: "";
+	const char *address = v->args[0] ?: "";
 	bool udp = false, both = false;
 
-	for (char **a = args; *a; a++) {
+	for (char **a = v->args; *a; a++) {
 		udp |= !strcmp(*a, "udp");
 		both |= !strcmp(*a, "ipv6only=off");
 	}
-	(void)text;
 	if (udp != v->udp)
 		return;
 	if (!strncmp(address, "[::]", 4) && both)
@@ -96,7 +103,7 @@ static void take_listen(struct server *v, char **args, const char *text)
 		address = foreign_keep(v->in->f, "0.0.0.0:%s", address);
 	keys_add(&v->keys, v->s, "listen",
 		 foreign_keep(v->in->f, "%s%s", address, udp ? "/udp" : ""));
-	for (char **a = args + !!*args; *a; a++) {
+	for (char **a = v->args + !!*v->args; *a; a++) {
 		const char *word = foreign_keep(v->in->f, " %.*s ",
 						(int)strcspn(*a, "=") + !!strchr(*a, '='), *a);
 
@@ -109,90 +116,80 @@ static void take_listen(struct server *v, char **args, const char *text)
 	}
 }
 
-static void take_pass(struct server *v, char **args, const char *text)
+static void take_pass(struct server *v)
 {
-	(void)text;
-	v->pass = *args;
+	v->pass = *v->args;
 }
 
 /* TEXT: the key. */
-static void take_time(struct server *v, char **args, const char *text)
+static void take_time(struct server *v)
 {
-	keys_set(&v->keys, v->s, text, foreign_seconds(v->in->f, time_of(*args ?: "")));
+	keys_set(&v->keys, v->s, v->text, foreign_seconds(v->in->f, time_of(*v->args ?: "")));
 }
 
-static void take_header(struct server *v, char **args, const char *text)
+static void take_header(struct server *v)
 {
-	(void)text;
-	keys_set(&v->keys, v->s, "send", *args && !strcmp(*args, "on") ? "send-v1" : "");
+	keys_set(&v->keys, v->s, "send", *v->args && !strcmp(*v->args, "on") ? "send-v1" : "");
 }
 
-static void take_nodelay(struct server *v, char **args, const char *text)
+static void take_nodelay(struct server *v)
 {
-	(void)text;
-	if (*args && !strcmp(*args, "off"))
+	if (*v->args && !strcmp(*v->args, "off"))
 		keys_set(&v->keys, v->s, "nodelay", "no");
 }
 
-static void take_responses(struct server *v, char **args, const char *text)
+static void take_responses(struct server *v)
 {
-	(void)text;
-	if (v->udp && *args && !strcmp(*args, "0"))
+	if (v->udp && *v->args && !strcmp(*v->args, "0"))
 		keys_set(&v->keys, v->s, "replies", "no");
 	else if (v->udp)
-		keys_set(&v->keys, v->s, "responses", *args ?: "");
+		keys_set(&v->keys, v->s, "responses", *v->args ?: "");
 }
 
-static void take_bind(struct server *v, char **args, const char *text)
+static void take_bind(struct server *v)
 {
-	const char *at = *args ?: "";
+	const char *at = *v->args ?: "";
 
-	(void)text;
 	if (!strcmp(at, "off"))
 		return;
-	if (*at && args[1] && !strcmp(at, "$remote_addr") && !strcmp(args[1], "transparent"))
+	if (*at && v->args[1] && !strcmp(at, "$remote_addr") && !strcmp(v->args[1], "transparent"))
 		keys_set(&v->keys, v->s, "transparent", "yes");
-	else if (*at && !args[1] && *at != '$')
-		keys_set(&v->keys, v->s, "source", /* without a port of IPv4 */
-			 foreign_keep(v->in->f, "%.*s",
-				      (int)(strchr(at, '.') ? strcspn(at, ":") : strlen(at)), at));
+	else if (*at && !v->args[1] && *at != '$')
+		keys_set(&v->keys, v->s, "source", foreign_host(v->in->f, at));
 	else
 		lose(v, "proxy_bind", "see source and transparent");
 }
 
 /* TEXT: allow or deny.  nginx accepts clients whom no rule matches. */
-static void take_access(struct server *v, char **args, const char *text)
+static void take_access(struct server *v)
 {
-	v->accepts |= *text == 'a';
-	v->accepts_all = *args && !strcmp(*args, "all");
-	keys_add(&v->keys, v->s, text, *args ?: "");
+	v->accepts |= *v->text == 'a';
+	v->accepts_all = *v->args && !strcmp(*v->args, "all");
+	keys_add(&v->keys, v->s, v->text, *v->args ?: "");
 }
 
-static void take_nothing(struct server *v, char **args, const char *text)
+static void take_once(struct server *v)
 {
-	(void)v;
-	(void)args;
-	(void)text;
+	foreign_once(v->in->f, v->s, v->s->words[0], v->text);
 }
 
-static void take_once(struct server *v, char **args, const char *text)
+static void take_lost(struct server *v)
 {
-	(void)args;
-	foreign_once(v->in->f, v->s, v->s->words[0], text);
-}
-
-static void take_lost(struct server *v, char **args, const char *text)
-{
-	(void)args;
-	lose(v, v->s->words[0], text);
+	lose(v, v->s->words[0], v->text);
 }
 
 #define LOG "culvert logs sessions as JSON: see session-log"
 #define RATE "a limit of one connection has no equal: see bandwidth-per-client"
 
+/* Change nothing, or are read elsewhere. */
+static const char quiet[] =
+	" server upstream map ssl_preread proxy_socket_keepalive proxy_buffer_size proxy_half_close "
+	"preread_buffer_size resolver_timeout limit_conn_zone map_hash_max_size map_hash_bucket_size "
+	"variables_hash_max_size variables_hash_bucket_size server_name status_zone ";
+
 static const struct directive {
 	const char *word;
-	void (*take)(struct server *v, char **args, const char *text);
+	void (*take)(struct server *v);
 	const char *text;
 } directives[] = {
 	{ "listen", take_listen, "" },
@@ -216,23 +213,6 @@ static const struct directive {
 	{ "error_log", take_once, LOG },
 	{ "log_format", take_once, LOG },
 	{ "resolver", take_once, "culvert asks the servers of /etc/resolv.conf" },
-	/* these change nothing, or are read elsewhere */
-	{ "server", take_nothing, "" },
-	{ "upstream", take_nothing, "" },
-	{ "map", take_nothing, "" },
-	{ "ssl_preread", take_nothing, "" },
-	{ "proxy_socket_keepalive", take_nothing, "" },
-	{ "proxy_buffer_size", take_nothing, "" },
-	{ "proxy_half_close", take_nothing, "" },
-	{ "preread_buffer_size", take_nothing, "" },
-	{ "resolver_timeout", take_nothing, "" },
-	{ "limit_conn_zone", take_nothing, "" },
-	{ "map_hash_max_size", take_nothing, "" },
-	{ "map_hash_bucket_size", take_nothing, "" },
-	{ "variables_hash_max_size", take_nothing, "" },
-	{ "variables_hash_bucket_size", take_nothing, "" },
-	{ "server_name", take_nothing, "" },
-	{ "status_zone", take_nothing, "" },
 	{ NULL, take_lost, NO_EQUAL },
 };
 
@@ -243,32 +223,42 @@ static void apply(struct server *v, struct statement *s)
 	while (d->word && strcmp(d->word, s->words[0]) != 0)
 		d++;
 	v->s = s;
-	d->take(v, s->words + 1, d->text);
+	v->args = s->words + 1;
+	v->text = d->text;
+	if (d->word || !strstr(quiet, foreign_keep(v->in->f, " %s ", s->words[0])))
+		d->take(v);
 	if (d->take != take_listen) /* which may be of the other protocol */
 		s->told = true;
 }
 
 /* --- servers of an upstream --- */
 
+/* NULL: the server is not in use. */
 static const char *server_of(struct server *v, const struct statement *s)
 {
-	const char *all = foreign_keep(v->in->f, "%s", s->words[1]);
+	struct text all = { 0 };
+	bool down = false;
+	const char *kept;
 
 	v->s = s;
-	for (char **w = s->words + 2; *w; w++)
+	text_join(&all, "", s->words[1]);
+	for (char **w = s->words + 2; *w; w++) {
+		size_t len = strcspn(*w, "=");
+
+		down |= !strcmp(*w, "down");
 		if (!strncmp(*w, "weight=", 7) || !strcmp(*w, "backup"))
-			all = foreign_keep(v->in->f, "%s %s", all, *w);
+			text_join(&all, " ", *w);
 		else if (!strncmp(*w, "max_fails=", 10) || !strncmp(*w, "fail_timeout=", 13))
 			foreign_once(v->in->f, s, "max_fails",
 				     "culvert itself decides how long a server is set aside");
-		else if (!strcmp(*w, "down"))
-			all = NULL;
-		else if (strcmp(*w, "resolve") != 0)
-			lose(v, foreign_keep(v->in->f, "server %.*s", (int)strcspn(*w, "="), *w),
-			     NO_EQUAL);
-		else
-			continue;
-	return all;
+		else if (strcmp(*w, "down") != 0 && strcmp(*w, "resolve") != 0)
+			lose(v, foreign_keep(v->in->f, "server %.*s", (int)len, *w), NO_EQUAL);
+	}
+	if (down)
+		foreign_once(v->in->f, s, "server",
+			     foreign_keep(v->in->f, "%s is down: left out", s->words[1]));
+	kept = text_keep(v->in->f, &all);
+	return down ? NULL : kept;
 }
 
 static void take_how(struct server *v, const struct statement *s)
@@ -291,30 +281,26 @@ static void take_how(struct server *v, const struct statement *s)
 static bool take_target(struct server *v, const struct statement *s, const char *target)
 {
 	struct statement *block = find_block(v->in, "upstream", 1, target);
-	const char *all = block ? "" : target, *one;
+	struct text all = { 0 };
+	const char *one;
 
+	if (!block && !strchr(target, '$'))
+		text_join(&all, "", target);
 	if (block)
-		for
-			each_inside(c, block, v->in->end)
-			{
-				if (strcmp(c->words[0], "server") != 0) {
-					take_how(v, c);
-				} else if (c->n > 1) {
-					one = server_of(v, c);
-					if (one)
-						all = foreign_keep(v->in->f, "%s%s%s", all,
-								   *all ? ", " : "", one);
-					else
-						foreign_once(v->in->f, c, "server",
-							     foreign_keep(v->in->f,
-									  "%s is down: left out",
-									  c->words[1]));
-				}
-				c->told = true;
-			}
-	if (*all && !strchr(target, '$'))
-		keys_set(&v->keys, s, "upstream", all);
-	return keys_find(&v->keys, "upstream");
+		for (struct statement *c = block + 1, *end = end_of(v->in, block); c < end; c++) {
+			bool server = !strcmp(c->words[0], "server") && c->n > 1;
+
+			one = server ? server_of(v, c) : NULL;
+			if (one)
+				text_join(&all, ", ", one);
+			if (!server)
+				take_how(v, c);
+			c->told = true;
+		}
+	one = text_keep(v->in->f, &all);
+	if (one)
+		keys_set(&v->keys, s, "upstream", one);
+	return one;
 }
 
 /* --- forwards --- */
@@ -324,26 +310,24 @@ static const char *names_of(struct server *v, struct statement *m, const char *t
 {
 	struct foreign *f = v->in->f;
 	bool hostnames = false;
-	const char *all = "", *name;
+	struct text all = { 0 };
+	const char *name;
 
-	for
-		each_inside(c, m, v->in->end)
-		{
-			name = c->words[0];
-			hostnames |= !strcmp(name, "hostnames");
-			if (c->n != 2 || strcmp(c->words[1], target) != 0 ||
-			    !strcmp(name, "default"))
-				continue;
-			if (hostnames && *name == '.')
-				all = foreign_keep(f, "%s %s *%s", all, name + 1, name);
-			else if (*name && !strchr(name, '~') &&
-				 (!strchr(name, '*') || (hostnames && *name == '*')))
-				all = foreign_keep(f, "%s %s", all, name);
-			else
-				foreign_lost(f, c, *name ? name : "\"\"",
-					     "[sni] has names and *.names alone");
-			c->told = true;
-		}
+	for (struct statement *c = m + 1, *end = end_of(v->in, m); c < end; c++) {
+		name = c->words[0];
+		hostnames |= !strcmp(name, "hostnames");
+		if (c->n != 2 || strcmp(c->words[1], target) != 0 || !strcmp(name, "default"))
+			continue;
+		if (hostnames && *name == '.')
+			text_join(&all, " ", foreign_keep(f, "%s *%s", name + 1, name));
+		else if (*name && !strchr(name, '~') &&
+			 (!strchr(name, '*') || (hostnames && *name == '*')))
+			text_join(&all, " ", name);
+		else
+			foreign_lost(f, c, *name ? name : "\"\"",
+				     "[sni] has names and *.names alone");
+		c->told = true;
+	}
 	return all;
 }
 
@@ -352,30 +336,26 @@ static void write_map(struct server *v, struct statement *m, const char *name)
 {
 	struct nginx *n = v->in;
 
-	for
-		each_inside(c, m, n->end)
-		{
-			struct server to = { .in = n, .s = c };
-			const char *names;
+	for (struct statement *c = m + 1, *end = end_of(n, m); c < end; c++) {
+		struct server to = { .in = n, .s = c };
+		const char *names;
 
-			if (c->told || c->n != 2 || !strcmp(c->words[0], "default"))
-				continue;
-			names = names_of(v, m, c->words[1]);
-			if (*names && take_target(&to, c, c->words[1])) {
-				if (!keys_find(&to.keys, "balance") &&
-				    keys_find(&v->keys, "balance"))
-					keys_set(&to.keys, c, "balance", "round-robin");
-				foreign_section(n->f, c,
-						foreign_keep(n->f, "sni %s%s", name, names),
-						&to.keys, false);
-			} else if (*names) {
-				c->told = false;
-				foreign_lost(n->f, c, c->words[1], "not an upstream or an address");
-			}
-			free(to.keys.all);
+		if (c->told || c->n != 2 || !strcmp(c->words[0], "default"))
+			continue;
+		names = names_of(v, m, c->words[1]);
+		if (names && take_target(&to, c, c->words[1])) {
+			if (!keys_find(&to.keys, "balance") && keys_find(&v->keys, "balance"))
+				keys_set(&to.keys, c, "balance", "round-robin");
+			foreign_section(n->f, c, foreign_keep(n->f, "sni %s %s", name, names),
+					&to.keys, false);
+		} else if (names) {
+			c->told = false;
+			foreign_lost(n->f, c, c->words[1], "not an upstream or an address");
 		}
-	for
-		each_inside(c, m, n->end) c->told = false; /* for other forwards */
+		free(to.keys.all);
+	}
+	for (struct statement *c = m + 1, *end = end_of(n, m); c < end; c++)
+		c->told = false; /* for other forwards */
 }
 
 /* Find the servers of V, a block; M: the map of their names, if there is one. */
@@ -389,11 +369,11 @@ static bool find_target(struct server *v, const struct statement *block, struct 
 		*m = NULL;
 	if (!*m)
 		return false;
-	for
-		each_inside(c, *m, v->in->end) if (c->n == 2 && !strcmp(c->words[0], "default"))
+	for (struct statement *c = *m + 1, *end = end_of(v->in, *m); c < end; c++)
+		if (c->n == 2 && !strcmp(c->words[0], "default"))
 			take_target(v, c, c->words[1]);
-	else if (c->n == 2 && !strcmp(c->words[0], "include"))
-		foreign_lost(v->in->f, c, "include", "convert that file, too");
+		else if (c->n == 2 && !strcmp(c->words[0], "include"))
+			foreign_lost(v->in->f, c, "include", "convert that file, too");
 	return true;
 }
 
@@ -422,9 +402,9 @@ static void end_keys(struct server *v, const struct statement *block)
 /* The rules of a server replace those of `stream`. */
 static bool has_rules(const struct nginx *n, struct statement *block)
 {
-	for
-		each_inside(c, block, n->end) if (!strcmp(c->words[0], "allow") ||
-						  !strcmp(c->words[0], "deny")) return true;
+	for (struct statement *c = block + 1, *end = end_of(n, block); c < end; c++)
+		if (!strcmp(c->words[0], "allow") || !strcmp(c->words[0], "deny"))
+			return true;
 	return false;
 }
 
@@ -439,8 +419,9 @@ static void write_server(struct nginx *n, struct statement *block, bool udp)
 		if (s->depth == n->depth && (!rules || (strcmp(s->words[0], "allow") != 0 &&
 							strcmp(s->words[0], "deny") != 0)))
 			apply(&v, s);
-	for
-		each_inside(c, block, n->end) if (c->depth == n->depth + 1) apply(&v, c);
+	for (struct statement *c = block + 1, *end = end_of(n, block); c < end; c++)
+		if (c->depth == n->depth + 1)
+			apply(&v, c);
 	if (keys_find(&v.keys, "listen") || !udp) {
 		name = foreign_keep(n->f, "%s%s", v.pass ? v.pass + (*v.pass == '$') : "server",
 				    udp ? "-udp" : "");
@@ -463,17 +444,15 @@ static bool listens_for_tcp(const struct nginx *n, struct statement *block)
 {
 	bool udp = false;
 
-	for
-		each_inside(c, block, n->end)
-		{
-			bool is = false;
+	for (struct statement *c = block + 1, *end = end_of(n, block); c < end; c++) {
+		bool is = false;
 
-			for (size_t i = 0; i < c->n && !strcmp(c->words[0], "listen"); i++)
-				is |= !strcmp(c->words[i], "udp");
-			if (!strcmp(c->words[0], "listen") && !is)
-				return true;
-			udp |= is;
-		}
+		for (size_t i = 0; i < c->n && !strcmp(c->words[0], "listen"); i++)
+			is |= !strcmp(c->words[i], "udp");
+		if (!strcmp(c->words[0], "listen") && !is)
+			return true;
+		udp |= is;
+	}
 	return !udp;
 }
 
