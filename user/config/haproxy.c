@@ -91,7 +91,7 @@ static void end_backend(struct proxy *p, const struct statement *head)
 		text_join(&all, "", s->backup ? " backup" : "");
 	}
 	if (p->n_servers)
-		keys_set(&p->keys, head, "upstream", text_keep(p->f, &all));
+		keys_set(&p->keys, p->servers[0].s, "upstream", text_keep(p->f, &all));
 }
 
 /* A section [sni] has what the forward has, so say what its backend does not say. */
@@ -201,10 +201,12 @@ static void write_forward(struct haproxy *h, struct section *of)
 	bool listen = !strcmp(of->head->words[0], "listen");
 	struct proxy p = { .f = h->f, .usual = { .weight = 1 } };
 	const char *name = foreign_name(h->f, of->head->n > 1 ? of->head->words[1] : "");
+	const struct statement *http;
 	struct section *to = NULL;
 	size_t sni;
 
 	apply_section(&p, of, listen ? FRONT | BACK : FRONT);
+	http = p.http; /* the backend has a mode of its own */
 	if (p.backend)
 		to = find_section(h, "backend", "listen", p.backend);
 	if (to && to != of) {
@@ -214,7 +216,7 @@ static void write_forward(struct haproxy *h, struct section *of)
 	end_backend(&p, of->head);
 	sni = write_sni(h, &p, of, NULL);
 	end_frontend(&p, of->head);
-	if (p.http) {
+	if (http) {
 		foreign_lost(h->f, of->head, name,
 			     "mode http: not converted; culvert has metrics, and `culvert top`");
 	} else if (p.disabled) {

@@ -212,7 +212,8 @@ static void take_request(struct proxy *p)
 		if (clients && rest[used])
 			clients = NULL;
 	}
-	if (!clients || p->closed || (content && p->accepts) || (accept && no)) {
+	/* "content" comes later, and knows the client of the PROXY header */
+	if (!clients || p->closed || (content && (p->accepts || p->receives)) || (accept && no)) {
 		lose(p, foreign_keep(p->f, "tcp-request %s", p->text),
 		     "culvert may let in clients that HAProxy refuses: see allow and deny");
 		return;
@@ -394,6 +395,7 @@ static void take_server(struct proxy *p)
 		return;
 	}
 	p->servers = array_grow(p->servers, p->n_servers, sizeof(*p->servers));
+	one.s = p->s;
 	p->servers[p->n_servers++] = one;
 	p->n_checked += one.checked;
 }

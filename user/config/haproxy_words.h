@@ -14,6 +14,7 @@ enum { FRONT = 1, BACK = 2, GLOBAL = 4 };
 enum time { CLIENT, SERVER, TUNNEL, CLIENT_FIN, SERVER_FIN, TIMES };
 
 struct proxy_server {
+	const struct statement *s;
 	const char *address;
 	unsigned long weight, check_port;
 	bool backup, off, checked;

@@ -328,7 +328,7 @@ static const char *names_of(struct server *v, struct statement *m, const char *t
 				     "[sni] has names and *.names alone");
 		c->told = true;
 	}
-	return all;
+	return text_keep(f, &all);
 }
 
 /* Write sections [sni NAME ...] for the map M; OFF: only as comments. */
@@ -427,10 +427,12 @@ static void write_server(struct nginx *n, struct statement *block, bool udp)
 				    udp ? "-udp" : "");
 		name = foreign_name(n->f, name);
 		good = find_target(&v, block, &m);
-		if (!good)
+		if (!good) {
+			block->told = false;
 			foreign_lost(n->f, block, "server",
 				     "no proxy_pass to an upstream, an address, or a map from "
 				     "$ssl_preread_server_name");
+		}
 		end_keys(&v, block);
 		foreign_section(n->f, block, foreign_keep(n->f, "forward %s", name), &v.keys,
 				!good || !keys_find(&v.keys, "listen"));
