@@ -461,7 +461,7 @@ static const struct {
 	{ 0, H "default-server check\n option smtpchk\n server t 10.0.0.2:25",
 	  "\ncheck-expect = 220\n" },
 	{ 1, H "default-server check\n http-check expect ! string x\n server t t:25", "see check-" },
-	{ 1, H "\nlisten b\n bind 192.0.2.1:80\n server s s:1", "; listen = 192.0.2.1:80" },
+	{ 1, H "\nlisten b\n bind 192.0.2.1:80\n server s s:1", "; f:6: listen = 192.0.2.1:80: " },
 	{ 1, H "\nlisten b\n mode http\n bind :81", "f:5: b: mode http" },
 	{ 1, H "\npeers p\n peer x 1.2.3.4:5", "f:5: peers: a section without" },
 	{ 0, H "\nbackend b\n server s s:1", "f:5: backend: b: no forward above uses it" },
@@ -486,7 +486,7 @@ static const struct {
 	{ 1, N "} include /x/*.conf; }", "f:1: include: convert that file, too\n" },
 	{ 1, N "} server { listen 82; proxy_pass $x; } }", "f:1: server: no proxy_pass" },
 	{ 1, N "} server { listen 82; listen 82 udp; proxy_pass h:1; proxy_protocol on; } }",
-	  "; proxy-protocol = send-v1" },
+	  "; f:1: proxy-protocol = send-v1: " },
 #undef H
 #undef N
 };

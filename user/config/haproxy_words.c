@@ -616,7 +616,7 @@ static size_t keyword_fits(const char *at, char **words)
 
 void proxy_apply(struct proxy *p, struct statement *s)
 {
-	bool no = !strcmp(s->words[0], "no"), known = p->roles == GLOBAL;
+	bool no = !strcmp(s->words[0], "no"), known = p->roles == GLOBAL, undone = false;
 	size_t n, i;
 
 	p->s = s;
@@ -629,14 +629,14 @@ void proxy_apply(struct proxy *p, struct statement *s)
 			continue;
 		p->args = s->words + n;
 		p->text = k->text;
-		known = !no || k->take == take_once;
+		undone = no && k->take != take_once;
 		if (!no)
 			k->take(p);
 		break;
 	}
 	for (i = 0; i < sizeof(quiet) / sizeof(quiet[0]) && !known; i++)
 		known = keyword_fits(quiet[i], s->words + no);
-	if (!known)
+	if (!known || undone)
 		lose(p, title(p), NO_EQUAL);
 	s->told = true;
 }
