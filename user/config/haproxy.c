@@ -277,7 +277,7 @@ static char unescape(char **at)
 			c = 'x';
 		return c;
 	}
-	return c == 'n' ? '\n' : c == 'r' ? '\r' : c == 't' ? '\t' : c;
+	return (char)(c == 'n' ? '\n' : c == 'r' ? '\r' : c == 't' ? '\t' : c);
 }
 
 /* Cut the next word off *LINE; NULL: there is none.  BAD: a quote has no end. */
@@ -292,7 +292,7 @@ static char *next_word(char **line, bool *bad)
 		char c = *at++;
 
 		if (quote ? c == quote : c == '"' || c == '\'')
-			quote = quote ? 0 : c;
+			quote = (char)(quote ? 0 : c);
 		else if (c == '\\' && quote != '\'' && *at)
 			*to++ = unescape(&at);
 		else

@@ -416,9 +416,8 @@ static void take_check_send(struct proxy *p)
 	for (char **a = p->args; *a; a++)
 		if (!strcmp(*a, "uri") && a[1])
 			keys_set(&p->keys, p->s, "check-http", *++a);
-		else if (!strcmp(*a, "ver") && a[1])
-			a++;
-		else if (!strcmp(*a, "meth") && a[1] && strstr("GET HEAD OPTIONS", a[1]))
+		else if (a[1] && (!strcmp(*a, "ver") ||
+				  (!strcmp(*a, "meth") && strstr("GET HEAD OPTIONS", a[1]))))
 			a++;
 		else {
 			lose(p, "http-check send",

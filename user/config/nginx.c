@@ -265,13 +265,11 @@ static void take_how(struct server *v, const struct statement *s)
 {
 	const char *word = s->words[0], *by = s->n > 1 ? s->words[1] : "";
 
-	if (!strcmp(word, "least_conn"))
+	if (!strcmp(word, "least_conn") || (!strcmp(word, "random") && s->n > 1))
 		keys_set(&v->keys, s, "balance", "least-sessions");
 	else if (!strcmp(word, "hash") &&
 		 (!strcmp(by, "$remote_addr") || !strcmp(by, "$binary_remote_addr")))
 		keys_set(&v->keys, s, "balance", "source");
-	else if (!strcmp(word, "random") && s->n > 1)
-		keys_set(&v->keys, s, "balance", "least-sessions");
 	else if (strcmp(word, "zone") && strcmp(word, "random") && strcmp(word, "resolver"))
 		foreign_lost(v->in->f, s, word,
 			     "culvert has round-robin, least-sessions and source");
@@ -496,7 +494,7 @@ bool nginx_is(const char *text)
 /* Cut off the word at *AT; *END is where its NUL belongs, once the byte there has been read. */
 static char *cut_word(char **at, char **end, unsigned int *line)
 {
-	char quote = **at == '"' || **at == '\'' ? *(*at)++ : 0, *word = *at, *to = word,
+	char quote = (char)(strchr("\"'", **at) ? **at : 0), *word = *at + !!quote, *to = word,
 	     *from = word;
 
 	for (; *from && (quote ? *from != quote : !strchr(BLANKS ";", *from)); from++) {
