@@ -559,8 +559,7 @@ TEST(test_long_words)
 		"listen a\n bind %s:80\n server s s:1\n",
 		"listen a\n bind :80\n server s %s check\n %s\n",
 		"stream { server { listen %s; proxy_pass %s; %s; }}",
-		"stream { map $ssl_preread_server_name $a { %s b:1; } server { listen 1; "
-		"proxy_pass $a; %s x; }}",
+		"stream { map $ssl_preread_server_name $a { %s b; } server { proxy_pass $a; %s; }}",
 	};
 	char *word = malloc(100001), *text = malloc(400000), *to;
 
