@@ -8,6 +8,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -27,8 +28,14 @@ void foreign_open(struct foreign *f, const char *file, size_t len)
 	f->words = allocated(calloc(len + 2, sizeof(*f->words)));
 }
 
+static void keep(void *name)
+{
+	(void)name; /* F owns it */
+}
+
 void foreign_close(struct foreign *f)
 {
+	tdestroy(f->names, keep);
 	config_close(&f->own);
 	free(f->words);
 	free(f->statements);
@@ -180,16 +187,9 @@ const char *foreign_escape(struct foreign *f, const char *text)
 	return kept;
 }
 
-static bool is_taken(const struct foreign *f, const char *name)
+static int compare(const void *a, const void *b)
 {
-	size_t len = strlen(name);
-
-	for (size_t i = 0; i < f->n_lines; i++)
-		if (!strncmp(f->lines[i].text, "[forward ", 9) &&
-		    !strncmp(f->lines[i].text + 9, name, len) &&
-		    !strcmp(f->lines[i].text + 9 + len, "]"))
-			return true;
-	return false;
+	return strcmp(a, b);
 }
 
 const char *foreign_name(struct foreign *f, const char *wish)
@@ -200,8 +200,9 @@ const char *foreign_name(struct foreign *f, const char *wish)
 	for (char *at = name; *at; at++)
 		if (isspace((unsigned char)*at) || strchr("[]", *at))
 			*at = '_';
-	for (int i = 2; is_taken(f, unique); i++)
-		unique = foreign_keep(f, "%s-%d", name, i);
+	/* numbers go on, as thousands of servers may lead to one upstream */
+	while (*(const char **)allocated(tsearch(unique, &f->names, compare)) != unique)
+		unique = foreign_keep(f, "%s-%u", name, ++f->n_twins + 1);
 	return unique;
 }
 

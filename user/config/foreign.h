@@ -36,7 +36,9 @@ struct foreign {
 	size_t n_lines;
 	const char *once[64]; /* keywords of foreign_once() */
 	size_t n_once;
-	bool lost; /* something has no equal */
+	void *names;          /* of forwards, see tsearch(3) */
+	unsigned int n_twins; /* names that were taken */
+	bool lost;            /* something has no equal */
 };
 
 /* Begin statements with words of at most LEN bytes together. */
