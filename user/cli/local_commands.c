@@ -37,8 +37,10 @@ static const char check_about[] =
 	"of a warning.  The check itself starts nothing.\n"
 	"Exit code: 0 no mistake; 2 a mistake; 1 a failure that may pass.";
 static const char convert_about[] =
-	"Read FILE as `culvert run --config FILE` would, and print what it says as a file with\n"
-	"sections.  Its comments are lost.  Exit code: as of `culvert check`.";
+	"Read FILE as `culvert run --config FILE` would, or a haproxy.cfg or nginx.conf, and print\n"
+	"what it says as a file with sections.  Its comments are lost.  Comments in the result\n"
+	"name what HAProxy or nginx has, and culvert has not; then the exit code is 1.\n"
+	"Other exit codes: as of `culvert check`.";
 static const char top_about[] =
 	"The last line of the screen lists the keys.  All options of `culvert sessions` but\n"
 	"--json are taken.";
@@ -56,7 +58,7 @@ const struct local_command local_commands[] = {
 	{ "run", "forward connections", daemon_run, NULL, "ADDRESS", .help = config_help },
 	{ "check", "find mistakes in a configuration file", check_run, no_options, "FILE",
 	  .about = check_about },
-	{ "convert", "print a configuration file, also a rinetd.conf, in culvert's own form",
+	{ "convert", "print a configuration, also of rinetd, HAProxy or nginx, in culvert's form",
 	  convert_run, no_options, "FILE", .about = convert_about },
 	{ "top", "watch forwards, servers, sessions and clients, and change them", top_run,
 	  top_options, .about = top_about },

@@ -7,11 +7,16 @@
 #include "daemon/check.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "base/array.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/sandbox.h"
+#include "config/convert.h"
+#include "config/file.h"
 #include "config/option.h"
 #include "config/read.h"
 #include "daemon/adopt.h"
@@ -255,10 +260,45 @@ void convert_write(FILE *to, const char *file, const struct config *c)
 	}
 }
 
+/*
+ * Convert PATH if it is a file of another program.  Nothing obeys what is read here, so the file may
+ * be anybody's.  False: it is none; else *RET is the exit code.
+ */
+static bool convert_foreign(const char *path, int *ret)
+{
+	FILE *from = fopen(path, "re");
+	char *text = allocated(malloc(CONFIG_FILE_MAX + 1));
+	struct stat st;
+	size_t len = 0;
+	bool is;
+
+	if (from && !fstat(fileno(from), &st) && S_ISREG(st.st_mode) &&
+	    st.st_size <= CONFIG_FILE_MAX)
+		len = fread(text, 1, CONFIG_FILE_MAX, from);
+	text[len] = '\0';
+	is = convert_is(text);
+	if (is && strlen(text) != len)
+		*ret = log_complain(EXIT_CODE_USAGE, "%s: a NUL, so this is no text", path);
+	else if (is)
+		*ret = convert_text(stdout, path, text);
+	if (is && *ret >= 0 && (fflush(stdout) || ferror(stdout)))
+		*ret = log_complain(EXIT_CODE_FAILURE, "cannot write the result: %s",
+				    strerror(errno));
+	*ret = *ret < 0 ? EXIT_CODE_USAGE : *ret;
+	free(text);
+	if (from)
+		fclose(from);
+	return is;
+}
+
 int convert_run(int argc, char **argv)
 {
 	struct config c;
-	int r = parse(argc, argv, config_read_any, &c);
+	int r = 0;
+
+	if (argc == 2 && argv[1][0] != '-' && convert_foreign(argv[1], &r))
+		return r;
+	r = parse(argc, argv, config_read_any, &c);
 
 	if (!r)
 		convert_write(stdout, argv[1], &c);
