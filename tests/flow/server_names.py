@@ -333,6 +333,7 @@ def test_behind_a_proxy(trial):
     expect(not served(b"PROXY TCP4 192.0.2.7 192.0.2.2 1 2\r\n"), "a denied client is served")
     expect(trial.daemon.ask("forwards")["forwards"][-1]["denied"] == denied + 1, "it is not counted")
     expect(served(b"PROXY UNKNOWN\r\n"), "a check of the proxy is refused")
+    expect(not served(b"PROXY TCP4 x\r\n"), "a bad header is payload")
     expect(served(b"") and served(b"PROXIES"), "a client without a header is refused")
     expect(served(b"", silent=True), "a client that waits is refused")
 

@@ -307,7 +307,7 @@ def test_orders(trial):
 
 @pytest.mark.engines("kernel")
 def test_places(trial):
-    trial.begin(f"{A} max-sessions=2 {B} max-sessions=1", "queue = 2", "queue-timeout = 0.5")
+    trial.begin(f"{A} max-sessions=2 {B} max-sessions=1", "queue = 2", "queue-timeout = 2")
     kept = trial.start_clients("keep", 3)
     wait_until(lambda: trial.server(7101)["live"] == 2 and trial.server(7102)["live"] == 1, "full servers")
     did = trial.finish_clients(trial.start_clients("100", 3))  # three at a time, and nobody leaves
@@ -316,6 +316,8 @@ def test_places(trial):
     expect(errors["queue-full"] == 1 and errors["queue-timeout"] == 2, f"{errors}")
     late = trial.start_clients("100", 2)
     wait_until(lambda: trial.daemon.ask("forwards")["forwards"][0]["waiting"] == 2, "two to wait")
+    trial.reload(f"{A} max-sessions=9 {B}", "queue = 2")
+    expect(trial.shares(2)[7101] == 1, "a reload that gives places does not help new clients")
     trial.finish_clients(kept)
     did = trial.finish_clients(late)
     expect(not did["lost"] and sum(did["servers"].values()) == 2, f"who has waited is not served: {did}")
@@ -454,8 +456,11 @@ def test_agent(trial):
     kept = trial.start_clients("keep", 5)
     say("50% extraordinary\n")
     wait_until(lambda: trial.server(7101)["weight"] == 2, "half of the weight")
-    say("drain\n")
-    trial.wait_state(7101, "drain")
+    for order, back in ("drain\n", "ready\n"), ("0%\n", "50%\n"):
+        say(order)
+        trial.wait_state(7101, "drain")
+        say(back)
+        trial.wait_state(7101, "up", "returning")
     say("ready 100%\n")
     trial.wait_state(7101, "up", "returning")
     say("down # no space\n")

@@ -86,12 +86,15 @@ void model_must_be_sane(const struct config *c)
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		const struct endpoint *e = &c->forwards[i].listen;
 
+		if (c->forwards[i].sni) /* it has no listener */
+			continue;
 		must(c->forwards[i].soft_limit <= c->forwards[i].hard_limit, "limits");
 		must(e->named != (e->n_addrs > 0), "%s: a name looked up, or no address", e->text);
 		check_servers(&c->forwards[i].upstream, e->udp);
 		must(c->forwards[i].listen.udp == e->udp, "another protocol");
-		must(!e->udp || (!c->forwards[i].check_ms &&
-				 !(c->forwards[i].proxy_protocol & PROXY_SEND_V1)),
+		must(!e->udp ||
+			     ((!c->forwards[i].check_ms || conflicts_may_check(&c->forwards[i])) &&
+			      !(c->forwards[i].proxy_protocol & PROXY_SEND_V1)),
 		     "%s: of TCP alone", e->text);
 		for (size_t k = 0; k < i; k++)
 			must(e->named || strcmp(e->text, c->forwards[k].listen.text) ||

@@ -114,7 +114,7 @@ TEST(test_agent)
 	expect_advice("down # disk is full\r\n", up, true, ORDER_READY, 0);
 	expect_advice("up 50%\n", up | weight, false, ORDER_READY, 50);
 	expect_advice("drain", order, false, ORDER_DRAIN, 0);
-	expect_advice("0%", order, false, ORDER_DRAIN, 0);
+	expect_advice("0%", weight, false, ORDER_READY, 0);
 	expect_advice("ready,up, 75% maxconn:30\n", order | up | weight, false, ORDER_READY, 75);
 	expect_advice("maint\nup\n", order, false, ORDER_DOWN, 0);
 	expect_advice("upper 5 %", 0, false, ORDER_READY, 0);

@@ -174,6 +174,7 @@ static const struct rig_mistake mistakes[] = {
 	  SERVERS("10.0.0.1:1 max-sessions=x") },
 	{ 3, "upstream: \"10.0.0.1:1 check-port=0\": check-port=0: expected a port from 1 to 65535",
 	  SERVERS("10.0.0.1:1 check-port=0") },
+	{ 4, "deny-client: needs proxy-protocol = receive", FORWARD "deny-client = ::1\n" },
 	{ 4, "proxy-protocol: UDP has version 2 alone",
 	  UDP("127.0.0.1:2") "proxy-protocol = receive, send-v1\n" },
 	{ 2, "proxy-protocol: UDP has version 2 alone",

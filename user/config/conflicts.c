@@ -168,6 +168,13 @@ int conflicts_of_forward(const struct config *c, const struct forward_conf *fc)
 			c, fc, "check",
 			"servers of UDP are checked by check-port, or by check-send and "
 			"check-expect");
+	for (size_t i = 0; !(fc->proxy_protocol & PROXY_RECEIVE) && i < 3; i++) {
+		static const char *const words[] = { "allow-client", "deny-client",
+						     "proxy-protocol-in" };
+
+		if (option_line(&fc->said, words[i]))
+			r = conflict_complain(c, fc, words[i], "needs proxy-protocol = receive");
+	}
 	if (fc->hellos && fc->listen.udp)
 		r = conflict_complain(c, fc, "listen", "[sni] needs TCP");
 	if (fc->alpn && strchr(fc->alpn, ','))

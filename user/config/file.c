@@ -315,10 +315,29 @@ static char *file_read(int fd, size_t *ret_len)
 	return NULL;
 }
 
+/* Nobody else may put PATH, which may be a link, where it is. */
+static int include_check(const char *path)
+{
+	char *copy = allocated(strdup(path));
+	struct stat st = { 0 }, dir = { 0 };
+	int r = 0;
+
+	for (const char *at = path; *at && !r; at++)
+		if ((unsigned char)*at < ' ')
+			r = log_complain(-EINVAL, "include: a control character in a file name");
+	if (!r && (lstat(path, &st) || stat(dirname(copy), &dir)))
+		r = log_complain(-errno, "%s: %s", path, strerror(errno));
+	if (!r && S_ISLNK(st.st_mode) && st.st_uid && st.st_uid != geteuid())
+		r = log_complain(-EPERM, "%s: a link of uid %u", path, (unsigned int)st.st_uid);
+	r = r ?: check_owner(&dir, copy);
+	free(copy);
+	return r;
+}
+
 /* Write the file PATH to TO.  0 or -errno, after a complaint. */
 static int include_one(FILE *to, const char *path)
 {
-	int fd = file_open_one(path);
+	int r = include_check(path), fd = r ? r : file_open_one(path);
 	size_t len = 0;
 	char *text = fd < 0 ? NULL : file_read(fd, &len);
 
@@ -347,12 +366,13 @@ static int include_all(FILE *to, const char *first, const char *pattern)
 			-ENOMEM :
 			0;
 
-	/* a pattern without a match is no mistake, and a file that is missing is one */
-	if (!r && !glob(path, 0, NULL, &found))
-		for (size_t i = 0; !r && i < found.gl_pathc; i++)
-			r = include_one(to, found.gl_pathv[i]);
-	else if (!r && !strpbrk(path, "*?["))
-		r = include_one(to, path);
+	r = r ?: glob(path, 0, NULL, &found);
+	if (r == GLOB_NOMATCH) /* no mistake, but a file that is missing is one */
+		r = strpbrk(path, "*?[") ? 0 : include_one(to, path);
+	else if (r > 0)
+		r = log_complain(-EIO, "include: %s cannot be read", path);
+	for (size_t i = 0; !r && i < found.gl_pathc; i++)
+		r = include_one(to, found.gl_pathv[i]);
 	globfree(&found);
 	free(path);
 	free(copy);
@@ -364,6 +384,7 @@ static const char *include_pattern(char *line)
 {
 	char *key;
 
+	line[strcspn(line, "\r")] = '\0';
 	line = without_comment(line);
 	key = trim(strsep(&line, "=:"));
 	return line && !strcmp(key, "include") ? trim(line) : NULL;

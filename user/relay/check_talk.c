@@ -91,8 +91,7 @@ struct check_advice check_read_advice(const char *line)
 
 		len = strcspn(line, " \t,\r\n");
 		if (end > line && *end == '%') {
-			a.said |= percent ? ADVICE_WEIGHT : ADVICE_ORDER;
-			a.order = percent ? a.order : ORDER_DRAIN;
+			a.said |= ADVICE_WEIGHT;
 			a.percent = (unsigned int)(percent < 10000 ? percent : 10000);
 		}
 		for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {

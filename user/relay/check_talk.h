@@ -41,7 +41,7 @@ struct check_advice {
 	} said; /* a set: which of the fields count */
 	bool down;
 	enum server_order order;
-	unsigned int percent; /* of the configured weight */
+	unsigned int percent; /* of the configured weight; 0: no new sessions */
 };
 
 /* Read LINE, as "up 50%"; words that are not known are skipped. */

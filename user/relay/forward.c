@@ -65,7 +65,7 @@ static struct forward_totals *totals_new(unsigned int n_workers)
 	t->n_workers = n_workers;
 	t->due_ms = NEVER;
 	clients_init(&t->clients);
-	queue_init(&t->queue);
+	LIST_INIT(&t->queues.queues);
 	pthread_mutex_init(&t->servers_lock, NULL);
 	return t;
 }
@@ -130,8 +130,10 @@ struct forward *forward_new(const struct forward_conf *fc, const struct config *
 	f->engine = fc->engine;
 	f->tag = graft_tag(forward_name(fc));
 	f->totals = before ? before->totals : totals_new(c->workers);
-	if (f->totals)
+	if (f->totals) {
 		f->totals->refs++;
+		queue_open(&f->queue, &f->totals->queues);
+	}
 	f->limits = of ? of->totals : f->totals;
 	if (of)
 		f->limits->refs++;
@@ -142,7 +144,7 @@ struct forward *forward_new(const struct forward_conf *fc, const struct config *
 	bucket_init(&f->accepts, fc->accept_rate, fc->accept_rate / 10 ?: 1, clock_ms());
 	if (!f->totals || !forward_take_sni(f) ||
 	    servers_open(&f->servers, fc, before ? &before->servers : NULL,
-			 &f->totals->servers_lock, &f->totals->queue, clock_ms())) {
+			 &f->totals->servers_lock, &f->queue, clock_ms())) {
 		forward_free(f);
 		return NULL;
 	}
@@ -163,6 +165,7 @@ void forward_free(struct forward *f)
 {
 	marked_sockets_close(f->stock);
 	servers_close(&f->servers);
+	queue_close(&f->queue);
 	if (f->limits != f->totals)
 		drop_totals(f->limits);
 	drop_totals(f->totals);

@@ -57,7 +57,7 @@ struct forward_totals {
 	uint64_t due_ms;
 	struct clients clients;
 	struct bandwidth bandwidth;
-	struct server_queue queue;    /* for the servers */
+	struct queue_group queues;    /* for the servers */
 	pthread_mutex_t servers_lock; /* of struct servers, of `sni` and of `nameless` */
 	struct sni_bucket *sni; /* SNI_BUCKETS, with the names of the active [sni] sections, in
 				       * their order; NULL: there was no section so far */
@@ -75,6 +75,7 @@ struct forward {
 	const struct forward_conf *conf;
 	_Atomic enum engine engine; /* of its sessions, old and new; may change */
 	struct servers servers;
+	struct server_queue queue;   /* for a place at one of them */
 	_Atomic unsigned int checks; /* checks of its servers under way */
 	struct forward_totals *totals;
 	struct forward_totals *limits; /* totals that its limits apply to: its own; those of the

@@ -111,7 +111,7 @@ static int check_connect(struct check *a, const struct addr *to)
 		tcp_hold_ack(a->source.fd);
 	error = a->source.fd < 0 ? -a->source.fd : upstream_connect(a->source.fd, to);
 	if (error == EAGAIN && !addr_is_inet(to)) /* full, so somebody listens */
-		error = 0;
+		return 0;
 	if ((error && error != EINPROGRESS) || (!error && !a->answer))
 		return error;
 	return -loop_watch(a->checks->loop, &a->source, EPOLLOUT, true) ?: EINPROGRESS;

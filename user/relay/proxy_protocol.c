@@ -44,6 +44,12 @@ static void set_addr(union client_addr *ret, bool six, const uint8_t *address, i
 	memcpy(&ret->in.sin_addr, six ? address + sizeof(mapped) : address, 4);
 }
 
+bool proxy_protocol_begins(const void *buf, size_t len)
+{
+	return len >= 6 && (!memcmp(buf, "PROXY ", 6) ||
+			    !memcmp(buf, signature, smaller(len, sizeof(signature))));
+}
+
 /* --- version 1 --- */
 
 #define BLANK "%*1[ ]"

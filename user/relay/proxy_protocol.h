@@ -58,6 +58,9 @@ struct proxy_header {
 int proxy_protocol_parse(const void *buf, size_t len, struct proxy_header *ret,
 			 const char **ret_reason);
 
+/* True if the LEN bytes of BUF are the begin of a header of either version; 6 bytes tell. */
+bool proxy_protocol_begins(const void *buf, size_t len);
+
 /*
  * Write a header of HEADER->version and addresses to BUF; returns its size.  Two IPv4 addresses are
  * sent as IPv4, other pairs as IPv6 (IPv4-mapped where needed; there is no room for scopes).

@@ -30,6 +30,8 @@ enum server_state health_state(const struct health *h, uint64_t now_ms)
 		return h->order == ORDER_DRAIN ? SERVER_DRAIN : SERVER_DOWN;
 	if ((h->checked && h->down) || h->told_down)
 		return SERVER_FAILED;
+	if (h->told_drain)
+		return SERVER_DRAIN;
 	if (h->refused)
 		return now_ms < h->aside_ms ? SERVER_ASIDE : SERVER_TRIAL;
 	return h->back_ms && now_ms < h->back_ms + BACK_SLOWLY_MS ? SERVER_RETURNING : SERVER_UP;

@@ -49,6 +49,7 @@ struct health {
 	bool checked;         /* a check has ended; else `down` says nothing */
 	bool down;            /* checks say so */
 	bool told_down;       /* the server's agent says so */
+	bool told_drain;      /* it wants no new sessions */
 	unsigned int streak;  /* checks in a row that say the contrary of `down` */
 	unsigned int refused; /* failures in a row; those while it is aside do not count */
 	uint64_t aside_ms;    /* it is set aside until then */

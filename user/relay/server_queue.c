@@ -5,10 +5,22 @@
 
 static pthread_mutex_t queue_lock = PTHREAD_MUTEX_INITIALIZER;
 
-void queue_init(struct server_queue *q)
+void queue_open(struct server_queue *q, struct queue_group *group)
 {
-	*q = (struct server_queue){ 0 };
+	*q = (struct server_queue){ .group = group };
 	TAILQ_INIT(&q->waiters);
+	pthread_mutex_lock(&queue_lock);
+	LIST_INSERT_HEAD(&group->queues, q, in_group);
+	pthread_mutex_unlock(&queue_lock);
+}
+
+void queue_close(struct server_queue *q)
+{
+	if (!q->group)
+		return;
+	pthread_mutex_lock(&queue_lock);
+	LIST_REMOVE(q, in_group);
+	pthread_mutex_unlock(&queue_lock);
 }
 
 void woken_init(struct woken *w, struct loop *loop)
@@ -35,10 +47,11 @@ bool queue_wait(struct server_queue *q, struct waiter *w, unsigned int most)
 	bool room;
 
 	pthread_mutex_lock(&queue_lock);
-	room = atomic_load(&q->n) < most;
+	room = q->n < most;
 	if (room) {
 		TAILQ_INSERT_TAIL(&q->waiters, w, in_queue);
-		atomic_fetch_add(&q->n, 1);
+		q->n++;
+		atomic_fetch_add(&q->group->n, 1);
 	}
 	pthread_mutex_unlock(&queue_lock);
 	return room;
@@ -51,7 +64,8 @@ void queue_leave(struct server_queue *q, struct waiter *w)
 	pthread_mutex_lock(&queue_lock);
 	first = TAILQ_FIRST(&q->waiters) == w;
 	TAILQ_REMOVE(&q->waiters, w, in_queue);
-	atomic_fetch_sub(&q->n, 1);
+	q->n--;
+	atomic_fetch_sub(&q->group->n, 1);
 	if (w->woken)
 		TAILQ_REMOVE(&w->to->list, w, in_woken);
 	if (first)
@@ -63,7 +77,7 @@ bool queue_is_first(struct server_queue *q, const struct waiter *w)
 {
 	bool first;
 
-	if (!q || !atomic_load(&q->n))
+	if (!q || !atomic_load(&q->group->n))
 		return true;
 	pthread_mutex_lock(&queue_lock);
 	first = TAILQ_FIRST(&q->waiters) == w;
@@ -71,12 +85,15 @@ bool queue_is_first(struct server_queue *q, const struct waiter *w)
 	return first;
 }
 
-void queue_wake(struct server_queue *q)
+void queue_wake(struct queue_group *g)
 {
-	if (!q || !atomic_load(&q->n))
+	struct server_queue *q;
+
+	if (!g || !atomic_load(&g->n))
 		return;
 	pthread_mutex_lock(&queue_lock);
-	queue_wake_first(q);
+	LIST_FOREACH(q, &g->queues, in_group)
+		queue_wake_first(q);
 	pthread_mutex_unlock(&queue_lock);
 }
 

@@ -29,7 +29,7 @@ void server_put(struct server *s)
 
 void server_leave(struct server *s)
 {
-	struct server_queue *q = s->queue;
+	struct queue_group *q = s->queues;
 
 	atomic_fetch_sub(&s->live, 1); /* before the look at the queue */
 	server_put(s);
@@ -66,7 +66,7 @@ static int add_member(struct servers *ss, const struct servers *before, size_t i
 		return -ENOMEM;
 	if (!known)
 		snprintf(s->name, sizeof(s->name), "%s", name);
-	s->queue = ss->queue;
+	s->queues = ss->queue ? ss->queue->group : NULL;
 	ss->members[ss->n++] = (struct member){
 		.server = server_get(s),
 		.conf = &ss->conf->upstream.servers[i],
@@ -147,6 +147,9 @@ void servers_refresh(struct servers *ss)
 
 		h->checked = h->checked && ss->conf->check_ms;
 		h->told_down = h->told_down && ss->conf->check_ms && ss->conf->check_agent;
+		h->told_drain = h->told_drain && ss->conf->check_ms && ss->conf->check_agent;
+		if (!ss->conf->check_ms)
+			atomic_store(&ss->members[i].server->dead, false);
 	}
 }
 
@@ -376,6 +379,25 @@ static void say(const struct servers *ss, const struct server *s, enum server_st
 		log_info("forward %s: server %s is back", forward_name(ss->conf), s->name);
 }
 
+/* Mark the servers whose sessions are to end.  True: there is another one.  With the lock. */
+static bool mark_dead(struct servers *ss, uint64_t now_ms)
+{
+	bool serves = false, more = false; /* SERVES: one that is no backup */
+
+	for (const struct member *m = ss->members; m < ss->members + ss->n; m++)
+		serves = serves || (!m->conf->backup && m->list->n && m->server->health.checked &&
+				    !member_is_full(m) &&
+				    health_state(&m->server->health, now_ms) <= SERVER_RETURNING);
+	for (const struct member *m = ss->members; m < ss->members + ss->n; m++) {
+		enum server_state state = health_state(&m->server->health, now_ms);
+		bool dead = (ss->conf->on_down && state == SERVER_FAILED) ||
+			    (ss->conf->on_backup && m->conf->backup && serves);
+
+		more = (!atomic_exchange(&m->server->dead, dead) && dead) || more;
+	}
+	return more;
+}
+
 /*
  * A check of S, or a connect of a session, has ended: 0, or errno ERROR.  WHY: what the check has
  * found; NULL: no check.  With the lock.
@@ -398,6 +420,8 @@ static void judge(struct servers *ss, struct server *s, const char *why, int err
 		health_connected(&s->health, now_ms);
 	}
 	say(ss, s, was, now_ms);
+	if (!why && health_state(&s->health, now_ms) != was)
+		mark_dead(ss, now_ms); /* a backup may be needed again; the next check tells */
 }
 
 bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *seen,
@@ -427,24 +451,6 @@ void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, u
 	pthread_mutex_unlock(ss->lock);
 }
 
-/* Mark the servers whose sessions are to end.  True: there is another one.  With the lock. */
-static bool mark_dead(struct servers *ss, uint64_t now_ms)
-{
-	bool serves = false, more = false; /* SERVES: one that is no backup */
-
-	for (const struct member *m = ss->members; m < ss->members + ss->n; m++)
-		serves = serves || (!m->conf->backup && m->list->n &&
-				    health_state(&m->server->health, now_ms) <= SERVER_RETURNING);
-	for (const struct member *m = ss->members; m < ss->members + ss->n; m++) {
-		enum server_state state = health_state(&m->server->health, now_ms);
-		bool dead = (ss->conf->on_down && state == SERVER_FAILED) ||
-			    (ss->conf->on_backup && m->conf->backup && serves);
-
-		more = (!atomic_exchange(&m->server->dead, dead) && dead) || more;
-	}
-	return more;
-}
-
 bool servers_checked(struct servers *ss, struct server *s, int error, const char *why,
 		     uint64_t now_ms)
 {
@@ -457,7 +463,7 @@ bool servers_checked(struct servers *ss, struct server *s, int error, const char
 	changes = mark_dead(ss, now_ms) || health_state(&s->health, now_ms) != was;
 	pthread_mutex_unlock(ss->lock);
 	if (changes)
-		queue_wake(ss->queue);
+		queue_wake(ss->queue ? ss->queue->group : NULL);
 	return changes;
 }
 
@@ -477,7 +483,9 @@ bool servers_told(struct servers *ss, struct server *s, const struct check_advic
 		s->health.told_down = a->down;
 	if (a->said & ADVICE_ORDER)
 		s->health.order = a->order;
-	if (a->said & ADVICE_WEIGHT && m)
+	if (a->said & ADVICE_WEIGHT)
+		s->health.told_drain = !a->percent;
+	if (a->said & ADVICE_WEIGHT && a->percent && m)
 		s->weight = (unsigned int)smaller(larger(m->conf->weight * a->percent / 100, 1),
 						  SERVER_WEIGHT_MAX);
 	if (s->health.told_down) {
@@ -489,7 +497,7 @@ bool servers_told(struct servers *ss, struct server *s, const struct check_advic
 		  s->weight != weight;
 	pthread_mutex_unlock(ss->lock);
 	if (changes)
-		queue_wake(ss->queue);
+		queue_wake(ss->queue ? ss->queue->group : NULL);
 	return changes;
 }
 
@@ -654,9 +662,10 @@ struct server *servers_order(struct servers *ss, const char *name, enum server_o
 	if (m) {
 		s = server_get(m->server);
 		s->health.order = order;
+		mark_dead(ss, clock_ms());
 	}
 	pthread_mutex_unlock(ss->lock);
-	queue_wake(ss->queue);
+	queue_wake(ss->queue ? ss->queue->group : NULL);
 	return s;
 }
 

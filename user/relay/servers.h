@@ -49,7 +49,7 @@ struct server {
 	_Atomic uint16_t takes_mss; /* its own MSS; 0: clients need no smaller one than usual */
 	_Atomic uint8_t lacks;      /* enum shaped: options that it does not have */
 	_Atomic uint64_t seen_ms;
-	struct server_queue *queue; /* for a place here */
+	struct queue_group *queues; /* for a place here */
 	char name[SERVER_NAME_LEN];
 
 	/* with the lock of struct servers */
@@ -101,7 +101,7 @@ struct place {
 struct servers {
 	const struct forward_conf *conf;
 	pthread_mutex_t *lock; /* of the rest, and of each server; shared with the forward before */
-	struct server_queue *queue; /* the same */
+	struct server_queue *queue; /* for a place at any of them */
 	bool limited;               /* some server has max-sessions */
 	struct place *places;       /* owned, by server of conf */
 	struct member *members;

@@ -223,7 +223,7 @@ static int wait_for_place(struct session *s)
 				      .to = &s->worker->woken,
 				      .due_ms = s->worker->loop.now_ms +
 						s->forward->conf->queue_timeout_ms };
-	if (queue_wait(&s->forward->totals->queue, c->waiter, s->forward->conf->queue))
+	if (queue_wait(&s->forward->queue, c->waiter, s->forward->conf->queue))
 		return 0;
 	free(c->waiter);
 	c->waiter = NULL;
@@ -237,7 +237,7 @@ static void leave_queue(struct session *s)
 
 	if (!c->waiter)
 		return;
-	queue_leave(&s->forward->totals->queue, c->waiter);
+	queue_leave(&s->forward->queue, c->waiter);
 	free(c->waiter);
 	c->waiter = NULL;
 }
@@ -314,8 +314,10 @@ static bool next_server(struct session *s, int error)
 		c->n_tried = 0;
 		r = 0;
 	}
-	if (r == -EBUSY)
+	if (r == -EBUSY) { /* it waits for any of them, and one that has refused may be back */
+		c->n_tried = 0;
 		r = 0;
+	}
 	if (!r) { /* a look-up may still find an address, or a server get a place */
 		server_leave(s->server);
 		addr_list_put(s->addrs);
@@ -485,7 +487,7 @@ uint64_t session_connect_due(struct session *s)
 
 	/* the first one also finds what nobody has told, such as another limit */
 	if (c->waiter)
-		due = queue_is_first(&s->forward->totals->queue, c->waiter) ?
+		due = queue_is_first(&s->forward->queue, c->waiter) ?
 			      smaller(c->waiter->due_ms, s->worker->loop.now_ms + NAMELESS_MS) :
 			      c->waiter->due_ms;
 	if (may_begin(s))

@@ -124,8 +124,8 @@ bool session_header_read(struct session *s, bool ended)
 		return header_take(s, &h, buf);
 	if (n < 0 && r != -EAGAIN)
 		return session_reset(s, tcp_cause(CLIENT, -r));
-	if (s->forward->conf->proxy_in && (r != -EAGAIN || (n >= 0 && (ended || !n)) ||
-					   s->worker->loop.now_ms >= s->told->due_ms))
+	if (s->forward->conf->proxy_in && !(n > 0 && proxy_protocol_begins(buf, (size_t)n)) &&
+	    (r != -EAGAIN || (n >= 0 && (ended || !n)) || s->worker->loop.now_ms >= s->told->due_ms))
 		return header_admit(s, true);
 	if (r != -EAGAIN)
 		return header_refuse(s, CAUSE_HEADER_BAD, reason);

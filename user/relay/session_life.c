@@ -279,6 +279,8 @@ static void open_flows(struct session *s)
 	session_connect_end(s);
 	session_set_state(s, SESSION_OPEN);
 	session_flows_start(s);
+	if (s->server && atomic_load(&s->server->dead)) /* meanwhile */
+		session_reset(s, CAUSE_SERVER_DOWN);
 	run_flows(s, CLIENT, EPOLLIN | (s->told ? s->told->events : 0));
 }
 

@@ -117,7 +117,8 @@ static void udp_take_proxied(struct udp_listen_socket *us, const struct udp_mess
 		one.data += at;
 		one.len = smaller(size, m->len - at);
 		if (proxy_protocol_parse(one.data, one.len, &header, &why)) {
-			if (us->forward->conf->proxy_in) {
+			if (us->forward->conf->proxy_in &&
+			    !proxy_protocol_begins(one.data, one.len)) {
 				udp_take_behind(us, &one, NULL);
 				continue;
 			}
