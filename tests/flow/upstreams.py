@@ -563,7 +563,7 @@ def test_storm(trial, request):
                 "balance = source least-sessions round-robin", "keepalive = 1 0",
                 "idle-timeout = 0.2 0", "bandwidth = 100K 0", "each-address = yes no",
                 "resolve-interval = 1 2", "max-sessions = 8", "queue = 0 3 100",
-                "queue-timeout = 0.05 3", "on-down = keep reset", "on-backup = reset", "fin-timeout = 0.1 0")
+                "queue-timeout = 0.05 3", "fin-timeout = 0.1 0")
     orders = (["kill", "--all"], ["sessions", "--json"], ["forwards"], ["drain", "web"],
               ["drain", "--undo", "web"], ["engine", "web", "splice"], ["engine", "web", "auto"],
               ["status", "--json"], ["log-level", "debug"], ["log-level", "info"])
@@ -571,10 +571,12 @@ def test_storm(trial, request):
 
     def settle():
         chosen = random.sample(names, random.randint(2, 4))
-        lines = [line.split(" = ") for line in random.sample(settings, 4)]
         chosen = [name + random.choice(("", " max-sessions=6")) for name in chosen]
-        trial.write_config(" ".join(chosen), *(f"{key} = {random.choice(values.split())}"
-                                               for key, values in lines))
+        lines = [line.split(" = ") for line in random.sample(settings, 4)]
+        lines = [f"{key} = {random.choice(values.split())}" for key, values in lines]
+        if "check = 0.05" in lines:
+            lines += ["on-down = reset", "on-backup = reset"]
+        trial.write_config(" ".join(chosen), *lines)
         trial.daemon.command("reload")
 
     def order():

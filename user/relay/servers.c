@@ -64,9 +64,10 @@ static int add_member(struct servers *ss, const struct servers *before, size_t i
 	s = known ? known->server : calloc(1, sizeof(*s));
 	if (!s)
 		return -ENOMEM;
-	if (!known)
+	if (!known) {
 		snprintf(s->name, sizeof(s->name), "%s", name);
-	s->queues = ss->queue ? ss->queue->group : NULL;
+		s->queues = ss->queue ? ss->queue->group : NULL;
+	}
 	ss->members[ss->n++] = (struct member){
 		.server = server_get(s),
 		.conf = &ss->conf->upstream.servers[i],
