@@ -12,6 +12,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import sys
 import time
 
 import pytest
@@ -62,6 +63,10 @@ upstream = {SERVER}:{DEFAULT}
 upstream = {SERVER}:{EXACT}
 [sni mixed not-tls]
 upstream = {SERVER}:{OTHER}
+[sni mixed pg.test]
+upstream = {SERVER}:7447
+[sni mixed plain.test]
+upstream = {SERVER}:7448
 [forward behind]
 listen = :9448
 proxy-protocol = receive
@@ -314,6 +319,59 @@ def test_not_tls(trial):
     with trial.connect(9447) as s:  # it says nothing
         expect(trial.answer(s, 0)[0] == OTHER, "the silent client goes elsewhere")
     trial.refused(HELLO[:100], DECODE_ERROR, port=9447)  # it speaks TLS, too slowly
+
+
+# As PostgreSQL: it says whether it speaks TLS, when it is asked.
+POSTGRES = """
+import socketserver, sys, threading
+class Server(socketserver.StreamRequestHandler):
+    def handle(self):
+        if self.rfile.read(8) != bytes((0, 0, 0, 8, 4, 210, 22, 47)):
+            return
+        if self.server.server_address[1] == 7448:
+            self.wfile.write(b"N")
+            return
+        self.wfile.write(b"S")
+        while data := self.rfile.read1(65536):
+            self.wfile.write(data)
+socketserver.ThreadingTCPServer.allow_reuse_address = True
+for port in 7447, 7448:
+    threading.Thread(target=socketserver.ThreadingTCPServer(("10.0.2.2", port), Server).serve_forever).start()
+"""
+TLS_REQUEST, GSS_REQUEST = (bytes((0, 0, 0, 8, 4, 210, 22, last)) for last in (47, 48))
+
+
+def test_postgres(trial):
+    server = trial.lab.start_server("server", 7447, sys.executable, "-c", POSTGRES)
+
+    def ask(name, gss=False, cut=8):
+        s = trial.connect(9447)
+        if gss:
+            s.sendall(GSS_REQUEST)
+            expect(s.recv(1) == b"N", "a request for GSS is not refused")
+        s.sendall(TLS_REQUEST[:cut])
+        time.sleep(0.01)
+        s.sendall(TLS_REQUEST[cut:])
+        expect(s.recv(1) == b"S", "a request for TLS is not granted")
+        s.sendall(hello_of(name))
+        return s
+
+    for gss, cut in (False, 8), (True, 8), (False, 3), (False, 7):
+        with ask("pg.test", gss, cut) as s:
+            hello = hello_of("pg.test")
+            got = b""
+            while len(got) < len(hello):
+                data = s.recv(4096)
+                expect(data, f"the stream ends after {len(got)} bytes")
+                got += data
+            expect(len(got) == len(hello), "bytes besides the hello")
+            s.sendall(b"more")
+            expect(s.recv(10) == b"more", "no echo")
+    with ask("plain.test") as s, pytest.raises(ConnectionResetError):
+        s.recv(1)
+    expect(trial.errors("server-no-tls") == 1, "the refusal is not counted")
+    expect(trial.ask(TLS_REQUEST + b"x", 9447) == OTHER, "who does not wait is taken for PostgreSQL")
+    trial.lab.stop(server)
 
 
 def test_behind_a_proxy(trial):

@@ -41,6 +41,7 @@ const char *const cause_names[CAUSES] = {
 	[CAUSE_HELLO_BAD] = "hello-bad",
 	[CAUSE_HELLO_LARGE] = "hello-large",
 	[CAUSE_HELLO_LATE] = "hello-late",
+	[CAUSE_SERVER_NO_TLS] = "server-no-tls",
 	[CAUSE_NAME_UNKNOWN] = "name-unknown",
 	[CAUSE_HEADER_BAD] = "proxy-header-bad",
 	[CAUSE_HEADER_LATE] = "proxy-header-late",

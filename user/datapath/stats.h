@@ -41,6 +41,7 @@ enum cause {
 	CAUSE_HELLO_BAD,         /* no TLS hello, or one that cannot be read: alert and reset */
 	CAUSE_HELLO_LARGE,       /* one of more than 16 KiB */
 	CAUSE_HELLO_LATE,        /* not whole within --hello-timeout */
+	CAUSE_SERVER_NO_TLS,     /* a server of PostgreSQL answers SSLRequest with no */
 	CAUSE_NAME_UNKNOWN,      /* no forward takes the hello's name, or a hello without a name */
 	CAUSE_HANDOVER_UNPROVED, /* an audit could not account for every byte: session reset */
 	CAUSE_KERNEL_LOST,       /* the program reported bytes that it could not redirect: reset */

@@ -70,8 +70,13 @@ struct told {
 	struct proxy_header header; /* zeroes while it has not come */
 	uint32_t events;            /* epoll's events of the client until S is OPEN */
 	bool admitted;              /* its client is counted in, see admission.h */
-	int lowat;                  /* SO_RCVLOWAT, for the rest of a TLS hello; 0: as it was */
-	char server_name[];         /* "": none */
+	enum postgres {
+		POSTGRES_NOT,
+		POSTGRES_CLIENT, /* it has asked for TLS, and begins with its hello now */
+		POSTGRES_SERVER, /* it was asked, and has not answered */
+	} postgres;
+	int lowat;          /* SO_RCVLOWAT, for the rest of a TLS hello; 0: as it was */
+	char server_name[]; /* "": none */
 };
 
 /* Options in which handshakes are changed, see handshake_options.h. */

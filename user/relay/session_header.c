@@ -32,6 +32,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/minmax.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"
 #include "relay/admission.h"
@@ -223,6 +224,63 @@ static bool hello_lacks(struct session *s, enum cause cause, const char *reason)
 	return f ? hello_enter(s, f) : hello_refuse(s, cause, "", reason);
 }
 
+/* --- PostgreSQL: a request for TLS goes before the hello --- */
+
+enum { POSTGRES_REQUEST = 8 }; /* its bytes */
+
+static const uint8_t postgres_tls[POSTGRES_REQUEST] = { 0, 0, 0, 8, 4, 210, 22, 47 };
+static const uint8_t postgres_gss[POSTGRES_REQUEST] = { 0, 0, 0, 8, 4, 210, 22, 48 };
+
+/* Take a request, which is the N bytes of BUF.  False: there is none; or S is reset. */
+static bool postgres_take(struct session *s, const uint8_t *buf, size_t n)
+{
+	int fd = s->sides[CLIENT].fd;
+	bool tls = n == POSTGRES_REQUEST && !memcmp(buf, postgres_tls, n);
+	uint8_t request[POSTGRES_REQUEST];
+
+	/* a client that has sent more has not waited for the answer: it is none of PostgreSQL */
+	if (s->told->postgres || (!tls && (n != POSTGRES_REQUEST || memcmp(buf, postgres_gss, n))))
+		return false;
+	if (tcp_recv(fd, request, n, 0) != (ssize_t)n ||
+	    send(fd, tls ? "S" : "N", 1, MSG_DONTWAIT | MSG_NOSIGNAL) != 1)
+		return session_reset(s, CAUSE_CLIENT_RESET);
+	s->told->postgres = tls ? POSTGRES_CLIENT : POSTGRES_NOT;
+	return true;
+}
+
+bool session_postgres_ask(struct session *s)
+{
+	if (!s->told || s->told->postgres != POSTGRES_CLIENT)
+		return false;
+	s->told->postgres = POSTGRES_SERVER;
+	s->told->due_ms = s->worker->loop.now_ms + s->forward->conf->connect_timeout_ms;
+	if (send(s->sides[UPSTREAM].fd, postgres_tls, sizeof(postgres_tls),
+		 MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof(postgres_tls))
+		session_reset(s, tcp_cause(UPSTREAM, errno));
+	return true;
+}
+
+bool session_postgres_hear(struct session *s)
+{
+	char answer = 0;
+	ssize_t n = tcp_recv(s->sides[UPSTREAM].fd, &answer, 1, 0);
+
+	if (n < 0 && errno == EAGAIN) {
+		if (s->worker->loop.now_ms >= s->told->due_ms)
+			session_reset(s, CAUSE_CONNECT_TIMEOUT);
+		return false;
+	}
+	if (n == 1 && answer == 'S') {
+		s->told->postgres = POSTGRES_NOT;
+		return true;
+	}
+	log_cause(CAUSE_SERVER_NO_TLS, LOG_WARNING,
+		  "session %llu, forward %s: the server of PostgreSQL %s",
+		  (unsigned long long)s->id, forward_name(s->forward->conf),
+		  n == 1 ? "speaks no TLS" : "has not answered a request for TLS");
+	return session_reset(s, n < 0 ? tcp_cause(UPSTREAM, errno) : CAUSE_SERVER_NO_TLS);
+}
+
 bool session_hello_read(struct session *s, bool ended)
 {
 	bool is_unix = session_peer(s)->sa.sa_family == AF_UNIX;
@@ -241,7 +299,13 @@ bool session_hello_read(struct session *s, bool ended)
 		session_finish(s);
 		return false;
 	}
-	r = tls_hello_parse(buf, n < 0 ? 0 : (size_t)n, &h, &need);
+	if (n == POSTGRES_REQUEST && postgres_take(s, buf, (size_t)n))
+		return false;
+	if (s->ending)
+		return false;
+	r = n > 0 && n < POSTGRES_REQUEST && !memcmp(buf, postgres_tls, smaller((size_t)n, 7)) ?
+		    -EAGAIN :
+		    tls_hello_parse(buf, n < 0 ? 0 : (size_t)n, &h, &need);
 	if (!r)
 		return hello_route(s, &h);
 	if (r == -E2BIG || n == sizeof(buf))

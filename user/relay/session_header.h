@@ -32,3 +32,15 @@ bool session_header_send(struct session *s);
  * name.
  */
 bool session_hello_read(struct session *s, bool ended);
+
+/*
+ * PostgreSQL: the client has asked for TLS before its hello, so the server is asked, too.  S is
+ * connected.  True: the server was asked, and S waits until session_postgres_hear() returns true, or S
+ * ends.
+ */
+bool session_postgres_ask(struct session *s);
+bool session_postgres_hear(struct session *s);
+static inline bool session_postgres_waits(const struct session *s)
+{
+	return s->told && s->told->postgres == POSTGRES_SERVER;
+}

@@ -63,6 +63,8 @@ static uint32_t side_events(const struct session *s, unsigned int side)
 
 	if (s->state == SESSION_HEADER) /* once for each arrival: bytes stay in the socket */
 		return side == CLIENT ? ONCE : 0;
+	if (s->state == SESSION_CONNECTING && session_postgres_waits(s))
+		return side == UPSTREAM ? READABLE : 0;
 	if (s->state == SESSION_CONNECTING)
 		return side == UPSTREAM ? EPOLLOUT : 0;
 	if (in & FLOW_WANT_READ)
@@ -125,7 +127,7 @@ static uint64_t next_due(struct session *s)
 {
 	uint64_t due;
 
-	if (s->state == SESSION_HEADER)
+	if (s->state == SESSION_HEADER || session_postgres_waits(s))
 		return s->told->due_ms;
 	if (s->state == SESSION_CONNECTING)
 		return session_connect_due(s);
@@ -256,6 +258,15 @@ static bool connect_upstream(struct session *s, unsigned int from, uint32_t even
 	return from != CLIENT && session_connect_answered(s, from - UPSTREAM, events);
 }
 
+/* True: S is connected, and its server knows what was said before the payload. */
+static bool reach_server(struct session *s, unsigned int from, uint32_t events)
+{
+	if (session_postgres_waits(s))
+		return session_postgres_hear(s);
+	return connect_upstream(s, from, events) && session_header_send(s) &&
+	       !session_postgres_ask(s);
+}
+
 /* EVENTS of SIDE, in a session that is OPEN. */
 static void run_flows(struct session *s, unsigned int side, uint32_t events)
 {
@@ -332,8 +343,7 @@ static void live(struct session *s, unsigned int from, uint32_t events)
 		session_lose_side(s, from, tcp_take_error(s->sides[from].fd));
 	if (s->state == SESSION_HEADER && !s->ending && leave_header(s, events))
 		from = NOBODY;
-	if (s->state == SESSION_CONNECTING && !s->ending && connect_upstream(s, from, events) &&
-	    session_header_send(s))
+	if (s->state == SESSION_CONNECTING && !s->ending && reach_server(s, from, events))
 		open_flows(s);
 	if (session_runs(s) && from <= UPSTREAM)
 		run_flows(s, from, events);
@@ -759,7 +769,8 @@ void worker_hand_over(struct worker *w, struct handing *h)
 		struct pollfd p = { .fd = s->sides[UPSTREAM].fd, .events = POLLOUT };
 
 		/* else the server would see a connection that ends at once, and another one */
-		if (s->state == SESSION_CONNECTING && p.fd >= 0 && poll(&p, 1, 0) == 1)
+		if (s->state == SESSION_CONNECTING && p.fd >= 0 && !session_postgres_waits(s) &&
+		    poll(&p, 1, 0) == 1)
 			live(s, UPSTREAM, EPOLLOUT);
 		session_count_kernel(s);
 		if (s->graft != NO_GRAFT)

@@ -36,6 +36,7 @@ struct session_record {
 	union client_addr peer;
 	struct proxy_header header;
 	char server_name[TLS_NAME_MAX + 1];
+	uint8_t postgres; /* bool: its client has asked for TLS */
 };
 
 /* The fields that both structs have. */
@@ -123,6 +124,7 @@ bool session_record_put(struct session *s, bool same, struct bundle *b)
 		r.admitted = s->told->admitted;
 		r.due_ms = s->told->due_ms;
 		r.peer = s->told->peer;
+		r.postgres = s->told->postgres != POSTGRES_NOT;
 		r.header = s->told->header;
 		strcpy(r.server_name, s->told->server_name);
 	}
@@ -194,6 +196,7 @@ static int record_apply_told(struct session *s, const struct session_record *r)
 	told->header = r->header;
 	told->due_ms = r->due_ms;
 	told->admitted = r->admitted;
+	told->postgres = r->postgres ? POSTGRES_CLIENT : POSTGRES_NOT;
 	strcpy(told->server_name, r->server_name);
 	s->told = told;
 	return 0;
