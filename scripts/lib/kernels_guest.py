@@ -20,7 +20,7 @@ TOP = os.path.dirname(os.path.dirname(LIB))
 REQUIRED_MODULES = ("veth", "sch_ingress", "cls_bpf")
 # Without these some tests skip, and say so.
 OPTIONAL_MODULES = ("tls", "sch_tbf", "sch_netem", "tcp_diag", "8021q", "wireguard", "bridge",
-                    "tun", "nf_tables", "nfnetlink_hook", "nft_reject_inet")
+                    "tun", "nf_tables", "nfnetlink_hook", "nft_reject_inet", "nft_limit")
 # A warning, an oops and a panic end the guest at once (-no-reboot: and qemu). With loglevel=5 the
 # console shows the warning itself, too ("quiet" leaves only that there was one).
 APPEND = "console=ttyS0 loglevel=5 panic=-1 panic_on_warn=1 oops=panic rdinit=/init"
