@@ -8,7 +8,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -28,14 +27,8 @@ void foreign_open(struct foreign *f, const char *file, size_t len)
 	f->words = allocated(calloc(len + 2, sizeof(*f->words)));
 }
 
-static void keep(void *name)
-{
-	(void)name; /* F owns it */
-}
-
 void foreign_close(struct foreign *f)
 {
-	tdestroy(f->names, keep);
 	config_close(&f->own);
 	free(f->words);
 	free(f->statements);
@@ -61,6 +54,59 @@ void foreign_end(struct foreign *f, unsigned int line, unsigned int depth)
 		(struct statement){ .words = first, .n = n, .line = line, .depth = depth };
 }
 
+/* --- words --- */
+
+char *text_join(char *text, const char *separator, const char *more)
+{
+	char *all;
+	int r = asprintf(&all, "%s%s%s", text ?: "", text ? separator : "", more);
+
+	free(text);
+	return allocated(r < 0 ? NULL : all);
+}
+
+const char *text_keep(struct foreign *f, char *text)
+{
+	const char *kept = text ? foreign_keep(f, "%s", text) : NULL;
+
+	free(text);
+	return kept;
+}
+
+bool has_word(struct foreign *f, const char *list, const char *word, const char *end)
+{
+	return strstr(list, foreign_keep(f, " %.40s%s ", word, end));
+}
+
+const char *foreign_begin(const char *text)
+{
+	for (;; text += strcspn(text, "\n")) {
+		text += strspn(text, " \t\r\n");
+		if (*text != '#')
+			return text;
+	}
+}
+
+const char *foreign_seconds(struct foreign *f, const char *text)
+{
+	unsigned long long ms = 0, n, unit;
+	char *end;
+
+	for (; *text >= '0' && *text <= '9'; text = end + strspn(end, "smhdw")) {
+		n = strtoull(text, &end, 10);
+		unit = !strncmp(end, "ms", 2) ? 1 :
+		       *end == 's'            ? 1000 :
+		       *end == 'm'            ? 60000 :
+		       *end == 'h'            ? 3600000 :
+		       *end == 'd'            ? 86400000 :
+		       *end == 'w'            ? 604800000 :
+						f->unit;
+		ms += unit * (n < 1ULL << 32 ? n : 1ULL << 32);
+	}
+	text = foreign_keep(f, "%llu.%03llu", ms / 1000, ms % 1000);
+	return ms % 1000 ? text : foreign_keep(f, "%llu", ms / 1000);
+}
+
 /* --- lines --- */
 
 /* A line has no control character, and is a comment as a whole, or not at all. */
@@ -75,121 +121,12 @@ static void add_line(struct foreign *f, unsigned int from, bool off, const char 
 	f->lines[f->n_lines++] = (struct foreign_line){ copy, from, off };
 }
 
-static void add_comment(struct foreign *f, unsigned int from, const char *keyword,
-			const char *reason)
+static const char *find_line(const struct foreign *f, const char *text)
 {
-	add_line(f, from, true,
-		 foreign_keep(f, "%s:%u: %.200s: %.500s", f->file, from, keyword, reason));
-}
-
-void foreign_lost(struct foreign *f, const struct statement *s, const char *keyword,
-		  const char *reason)
-{
-	f->lost = true;
-	if (!s->told)
-		add_comment(f, s->line, keyword, reason);
-}
-
-void foreign_once(struct foreign *f, const struct statement *s, const char *keyword,
-		  const char *reason)
-{
-	for (size_t i = 0; i < f->n_once; i++)
-		if (!strcmp(f->once[i], reason))
-			return;
-	if (f->n_once == sizeof(f->once) / sizeof(f->once[0]))
-		return;
-	f->once[f->n_once++] = reason;
-	add_comment(f, s->line, keyword, reason);
-}
-
-const char *keys_find(const struct keys *k, const char *key)
-{
-	for (size_t i = 0; i < k->n; i++)
-		if (!strcmp(k->all[i].key, key))
-			return k->all[i].value;
+	for (size_t i = 0; i < f->n_lines; i++)
+		if (strstr(f->lines[i].text, text))
+			return f->lines[i].text;
 	return NULL;
-}
-
-void keys_add(struct keys *k, const struct statement *s, const char *key, const char *value)
-{
-	k->all = array_grow(k->all, k->n, sizeof(*k->all));
-	k->all[k->n].key = key;
-	k->all[k->n].value = value;
-	k->all[k->n++].from = s->line;
-}
-
-void keys_set(struct keys *k, const struct statement *s, const char *key, const char *value)
-{
-	for (size_t i = 0; i < k->n; i++)
-		if (!strcmp(k->all[i].key, key)) {
-			k->all[i].value = value;
-			k->all[i].from = s->line;
-			return;
-		}
-	keys_add(k, s, key, value);
-}
-
-void text_join(struct text *t, const char *separator, const char *more)
-{
-	size_t gap = t->all ? strlen(separator) : 0, len = strlen(more);
-
-	t->all = allocated(realloc(t->all, t->len + gap + len + 1));
-	memcpy(t->all + t->len, separator, gap);
-	memcpy(t->all + t->len + gap, more, len + 1);
-	t->len += gap + len;
-}
-
-const char *text_keep(struct foreign *f, struct text *t)
-{
-	const char *kept = t->all ? foreign_keep(f, "%s", t->all) : NULL;
-
-	free(t->all);
-	*t = (struct text){ 0 };
-	return kept;
-}
-
-const char *foreign_seconds(struct foreign *f, unsigned long long ms)
-{
-	const char *text = foreign_keep(f, "%llu.%03llu", ms / 1000, ms % 1000);
-
-	return ms % 1000 ? text : foreign_keep(f, "%llu", ms / 1000);
-}
-
-const char *foreign_host(struct foreign *f, const char *address)
-{
-	size_t len = strchr(address, '.') ? strcspn(address, ":") : strlen(address);
-
-	return foreign_keep(f, "%.*s", (int)len, address);
-}
-
-const char *foreign_escape(struct foreign *f, const char *text)
-{
-	size_t len = strlen(text);
-	char *all = allocated(malloc(4 * len + 1)), *to = all;
-	const char *kept;
-
-	for (const char *at = text; *at; at++) {
-		unsigned char c = (unsigned char)*at;
-		bool edge = at == text || at == text + len - 1; /* blanks there would be lost */
-
-		if (c == '\r' || c == '\n' || c == '\t')
-			to += sprintf(to, "\\%c", c == '\r' ? 'r' : c == '\n' ? 'n' : 't');
-		else if (c == '\\')
-			to += sprintf(to, "\\\\");
-		else if (c < 0x20 || c >= 0x7f || c == ';' || c == '#' || (c == ' ' && edge))
-			to += sprintf(to, "\\x%02x", c);
-		else
-			*to++ = *at;
-	}
-	*to = '\0';
-	kept = foreign_keep(f, "%s", all);
-	free(all);
-	return kept;
-}
-
-static int compare(const void *a, const void *b)
-{
-	return strcmp(a, b);
 }
 
 const char *foreign_name(struct foreign *f, const char *wish)
@@ -198,28 +135,170 @@ const char *foreign_name(struct foreign *f, const char *wish)
 	const char *unique = name;
 
 	for (char *at = name; *at; at++)
-		if (isspace((unsigned char)*at) || strchr("[]", *at))
+		if ((unsigned char)*at <= ' ' || *at == 0x7f || strchr("[]", *at))
 			*at = '_';
 	/* numbers go on, as thousands of servers may lead to one upstream */
-	while (*(const char **)allocated(tsearch(unique, &f->names, compare)) != unique)
+	while (find_line(f, foreign_keep(f, "[forward %s]", unique)))
 		unique = foreign_keep(f, "%s-%u", name, ++f->n_twins + 1);
 	return unique;
 }
 
-void foreign_section(struct foreign *f, const struct statement *s, const char *head,
-		     const struct keys *k, bool off)
+void lose(struct draft *d, const char *keyword, const char *reason)
 {
-	add_line(f, s->line, off, foreign_keep(f, "[%s]", head));
-	for (size_t i = 0; i < k->n; i++)
-		add_line(f, k->all[i].from, off,
-			 foreign_keep(f, "%s = %s", k->all[i].key, k->all[i].value));
-	add_line(f, s->line, false, "");
+	const struct statement *s = d->s;
+
+	keyword = keyword ?: foreign_keep(d->f, "%.80s %.40s", s->words[0], s->words[1] ?: "");
+	d->f->lost = true;
+	if (!s->told)
+		add_line(d->f, s->line, true,
+			 foreign_keep(d->f, "%s:%u: %.200s: %.500s", d->f->file, s->line, keyword,
+				      reason));
 }
 
 void foreign_write(const struct foreign *f, FILE *to)
 {
 	for (size_t i = 0; i < f->n_lines; i++)
 		fprintf(to, "%s%s\n", f->lines[i].off ? "; " : "", f->lines[i].text);
+}
+
+/* --- drafts --- */
+
+const char *draft_find(const struct draft *d, const char *key)
+{
+	for (size_t i = 0; i < d->n_keys; i++)
+		if (!strcmp(d->keys[i].key, key))
+			return d->keys[i].value;
+	return NULL;
+}
+
+void draft_set(struct draft *d, const char *key, const char *value)
+{
+	size_t i = 0;
+
+	while (i < d->n_keys && (strcmp(d->keys[i].key, key) != 0 ||
+				 strstr(" listen allow deny ", foreign_keep(d->f, " %s ", key))))
+		i++;
+	if (i == d->n_keys)
+		d->keys = array_grow(d->keys, d->n_keys++, sizeof(*d->keys));
+	d->keys[i].key = key;
+	d->keys[i].value = value;
+	d->keys[i].from = d->s->line;
+}
+
+void draft_end(struct draft *d, bool forward)
+{
+	const char *receive = draft_find(d, ".receive"), *send = draft_find(d, ".send");
+
+	if (d->upstream)
+		draft_set(d, "upstream", foreign_keep(d->f, "%s", d->upstream));
+	send = send && *send ? send : NULL;
+	if (forward && (receive || send))
+		draft_set(d, "proxy-protocol",
+			  foreign_keep(d->f, "%s%s%s", receive ?: "", receive && send ? ", " : "",
+				       send ?: ""));
+	if (forward && d->accepts && !d->closed) /* others accept whom no rule rejects */
+		draft_set(d, "allow", "all");
+}
+
+void draft_write(struct draft *d, const char *head)
+{
+	struct foreign *f = d->f;
+
+	add_line(f, d->s->line, false, foreign_keep(f, "[%s]", head));
+	for (size_t i = 0; i < d->n_keys; i++)
+		if (*d->keys[i].key != '.')
+			add_line(f, d->keys[i].from, false,
+				 foreign_keep(f, "%s = %s", d->keys[i].key, d->keys[i].value));
+	add_line(f, d->s->line, false, "");
+}
+
+void draft_close(struct draft *d)
+{
+	free(d->keys);
+	free(d->upstream);
+}
+
+/* --- tables --- */
+
+/* How many words the keyword in AT has with which TITLE begins; 0: there is none. */
+static size_t keyword_fits(const char *at, const char *title)
+{
+	for (size_t len, n = 1; *at; at += len + !!at[len]) {
+		len = strcspn(at, "|");
+		if (at[len - 1] == '*' ? strncmp(title, at, len - 1) != 0 :
+					 strncmp(title, at, len) || !memchr(" ", title[len], 2))
+			continue;
+		while (len--)
+			n += at[len] == ' ';
+		return n;
+	}
+	return 0;
+}
+
+void draft_apply(struct draft *d, const struct keyword *table, struct statement *s)
+{
+	bool no = !strcmp(s->words[0], "no") && s->n > 1, elsewhere = false;
+	char **words = s->words + no;
+	const char *title = foreign_keep(d->f, "%s %s %s", words[0], words[1] ?: "",
+					 words[1] && words[2] ? words[2] : "");
+	size_t n = 1;
+
+	for (; table->words; table++) {
+		n = keyword_fits(table->words, title);
+		if (n && d->roles & table->roles)
+			break;
+		elsewhere |= n;
+	}
+	if (!table->words && elsewhere)
+		return;
+	n += no;
+	d->s = s;
+	d->args = s->words + (n < s->n ? n : s->n);
+	d->text = table->text;
+	if (no && table->take && table->take != take_note)
+		lose(d, NULL, NO_EQUAL);
+	else if (!no && table->take)
+		table->take(d);
+	s->told = true;
+}
+
+void take_value(struct draft *d)
+{
+	draft_set(d, d->text, *d->args ?: "");
+}
+
+void take_seconds(struct draft *d)
+{
+	draft_set(d, d->text, foreign_seconds(d->f, *d->args ?: ""));
+}
+
+void take_host(struct draft *d)
+{
+	const char *at = *d->args ?: "";
+	size_t len = strchr(at, '.') ? strcspn(at, ":") : strlen(at);
+
+	draft_set(d, d->text, foreign_keep(d->f, "%.*s", (int)len, at));
+}
+
+void take_key(struct draft *d)
+{
+	size_t len = strcspn(d->text, " ");
+
+	draft_set(d, foreign_keep(d->f, "%.*s", (int)len, d->text), d->text + len + 1);
+}
+
+void take_lost(struct draft *d)
+{
+	lose(d, NULL, d->text);
+}
+
+void take_note(struct draft *d)
+{
+	bool lost = d->f->lost;
+
+	if (!find_line(d->f, d->text))
+		lose(d, NULL, d->text);
+	d->f->lost = lost;
 }
 
 /* --- the trial --- */

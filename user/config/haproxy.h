@@ -5,10 +5,7 @@
 
 struct foreign;
 
-/* The configuration of HAProxy, as of versions 1.8 to 3.2: what forwards TCP. */
-
 /* True if TEXT begins with a section of HAProxy. */
 bool haproxy_is(const char *text);
-
 /* Make lines in F of TEXT, which is changed.  NULL, or what prevents that. */
 const char *haproxy_convert(struct foreign *f, char *text);

@@ -5,10 +5,7 @@
 
 struct foreign;
 
-/* The configuration of nginx: its block "stream". */
-
 /* True if TEXT begins with a directive of nginx. */
 bool nginx_is(const char *text);
-
 /* Make lines in F of TEXT, which is changed.  NULL, or what prevents that. */
 const char *nginx_convert(struct foreign *f, char *text);
