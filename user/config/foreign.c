@@ -35,12 +35,8 @@ void foreign_close(struct foreign *f)
 	free(f->lines);
 }
 
-void foreign_word(struct foreign *f, char *word)
-{
-	f->words[f->n_words++] = word;
-}
-
-void foreign_end(struct foreign *f, unsigned int line, unsigned int depth)
+/* End the statement of the words that have been read since the last one, if there are any. */
+static void end_statement(struct foreign *f, unsigned int line, unsigned int depth)
 {
 	const struct statement *last = f->n ? &f->statements[f->n - 1] : NULL;
 	char **first = last ? last->words + last->n + 1 : f->words;
@@ -52,6 +48,73 @@ void foreign_end(struct foreign *f, unsigned int line, unsigned int depth)
 	f->statements = array_grow(f->statements, f->n, sizeof(*f->statements));
 	f->statements[f->n++] =
 		(struct statement){ .words = first, .n = n, .line = line, .depth = depth };
+}
+
+/* Cut off the word at *AT; *END is where its NUL belongs, once the byte there has been read. */
+static char *cut_word(char **at, char **end, unsigned int *line, bool blocks)
+{
+	char quote = 0, *word = *at, *to = word, *from = word;
+
+	for (; *from; from++) {
+		char c = *from;
+
+		if (quote ? c == quote : strchr("\"'", c) && (!blocks || from == word)) {
+			quote = (char)(quote ? 0 : c);
+			continue;
+		}
+		if (!quote && (strchr(blocks ? " \t\r\n;" : " \t\r\n#", c) ||
+			       (blocks && c == '{' && from[-1] != '$')))
+			break;
+		if (c == '\n' && !blocks) /* in quotes */
+			break;
+		if (c == '\\' && from[1] && from[1] != '\n' && (blocks || quote != '\'')) {
+			c = *++from;
+			c = (char)(c == 'n' ? '\n' : c == 'r' ? '\r' : c == 't' ? '\t' : c);
+		}
+		*line += *from == '\n';
+		*to++ = c;
+	}
+	*at = from;
+	*end = quote ? NULL : to;
+	return word;
+}
+
+const char *foreign_read(struct foreign *f, char *at, bool blocks)
+{
+	unsigned int line = 1, first = 0, depth = 0, words = 0;
+	char *end = NULL, c;
+
+	while ((c = *at)) {
+		if (end)
+			*end = '\0';
+		end = NULL;
+		if (strchr(blocks ? ";{}" : "\n", c)) {
+			at++;
+			if (blocks && (c == '}' ? words || !depth : !words))
+				return foreign_keep(f, "line %u: unexpected \"%c\"", line, c);
+			end_statement(f, first, depth);
+			depth += (unsigned int)(c == '{') - (unsigned int)(c == '}');
+			words = 0;
+			line += c == '\n';
+		} else if (strchr(" \t\r\n", c)) {
+			at++;
+			line += c == '\n';
+		} else if (c == '#') {
+			at += 1 + strcspn(at + 1, "\n");
+		} else {
+			first = words++ ? first : line;
+			f->words[f->n_words++] = cut_word(&at, &end, &line, blocks);
+			if (!end)
+				return foreign_keep(f, "line %u: a quote has no end", first);
+		}
+	}
+	if (end)
+		*end = '\0';
+	if (!blocks)
+		end_statement(f, first, 0);
+	return words && blocks ? foreign_keep(f, "line %u: a \";\" is missing", first) :
+	       depth           ? foreign_keep(f, "line %u: a \"}\" is missing", line) :
+				 NULL;
 }
 
 /* --- words --- */
@@ -277,6 +340,8 @@ void take_host(struct draft *d)
 	const char *at = *d->args ?: "";
 	size_t len = strchr(at, '.') ? strcspn(at, ":") : strlen(at);
 
+	if (*at == '$' || (*at && d->args[1]))
+		lose(d, NULL, NO_EQUAL);
 	draft_set(d, d->text, foreign_keep(d->f, "%.*s", (int)len, at));
 }
 

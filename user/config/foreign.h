@@ -63,9 +63,11 @@ struct keyword {
 /* Begin statements with words of at most LEN bytes together. */
 void foreign_open(struct foreign *f, const char *file, size_t len);
 void foreign_close(struct foreign *f);
-/* Add a word, which lives as long as F, to the statement that foreign_end() ends if it has words. */
-void foreign_word(struct foreign *f, char *word);
-void foreign_end(struct foreign *f, unsigned int line, unsigned int depth);
+/*
+ * Read the statements of TEXT, which is changed: a line is one, or (BLOCKS) it ends with ";" or a block.
+ * NULL, or what is wrong.
+ */
+const char *foreign_read(struct foreign *f, char *text, bool blocks);
 
 #define foreign_keep(f, ...) config_keep(&(f)->own, __VA_ARGS__)
 

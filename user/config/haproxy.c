@@ -16,12 +16,8 @@
 #include "config/foreign.h"
 #include "config/option.h"
 
-#define BLANKS " \t\r"
-
 /* Where keywords have a meaning. */
 enum { FRONT = 1, BACK = 2, BOTH = 3 };
-/* What a condition is about: the client, the server name, whether it speaks TLS. */
-enum about { SRC, SNI, HELLO };
 
 /* --- frontends --- */
 
@@ -80,32 +76,29 @@ static void take_bind(struct draft *d)
 }
 
 /*
- * The values of WORDS up to END, "src A B" or "req.ssl_sni -i A B", as culvert writes clients or
- * names; of HELLO which test it is.  NULL: they are about something else, or compare otherwise.
+ * The names of WORDS up to END, "req.ssl_sni -i A B", or, not of SNI, which test of TLS it is.  NULL:
+ * they are about something else, or compare otherwise.
  */
-static const char *values_of(struct foreign *f, char **words, const char *end, enum about about)
+static const char *values_of(struct foreign *f, char **words, const char *end, bool sni)
 {
-	static const char *const tests[] = {
-		[SRC] = " src ",
-		[SNI] = " req_ssl_sni req.ssl_sni req.ssl_sni,lower ",
-		[HELLO] = " req_ssl_hello_type req.ssl_hello_type req_ssl_sni req.ssl_sni "
-			  "payload(0,7) req.payload(0,7) req_len req.len ",
-	};
+	static const char names[] = " req_ssl_sni req.ssl_sni req.ssl_sni,lower ";
+	static const char tests[] = " req_ssl_hello_type req.ssl_hello_type payload(0,7) "
+				    "req.payload(0,7) req_len req.len ";
 	bool suffix = false, bad = false;
 	char *all = NULL;
 
-	if (!has_word(f, tests[about], *words, ""))
-		return NULL;
-	if (about == HELLO)
+	if (!sni && (has_word(f, names, *words, "") || has_word(f, tests, *words, "")))
 		return *words;
+	if (!sni || !has_word(f, names, *words, ""))
+		return NULL;
 	for (words++; *words != end && **words == '-'; words++)
-		if (about == SNI && !strcmp(*words, "-m") && words[1] != end)
-			suffix = !strcmp(*++words, "end"), bad |= !suffix && strcmp(*words, "str");
+		if (!strcmp(*words, "-m") && words[1] != end && !strcmp(words[1], "end"))
+			suffix = words++;
 		else
-			bad |= strcmp(*words, "--") && strcmp(*words, "-i");
+			bad |= !has_word(f, " -- -i -m ", *words, "");
 	for (; *words != end; words++) {
 		bad |= suffix && **words != '.';
-		all = text_join(all, about == SNI ? " " : ", ", suffix ? "*" : "");
+		all = text_join(all, " ", suffix ? "*" : "");
 		all = text_join(all, "", *words);
 	}
 	end = text_keep(f, all);
@@ -113,12 +106,12 @@ static const char *values_of(struct foreign *f, char **words, const char *end, e
 }
 
 /*
- * The values of the term at *AT, "{ src A }" or the name of an `acl` above, which is skipped.
+ * The values of the term at *AT, "{ req.ssl_sni A }" or the name of an `acl` above, which is skipped.
  * *INVERTED: a "!" stands before it.
  */
-static const char *term_of(struct draft *d, char ***at, enum about about, bool *inverted)
+static const char *term_of(struct draft *d, char ***at, bool sni, bool *inverted)
 {
-	const char *first = **at ?: "", *more;
+	const char *first = **at ?: "", *more = NULL;
 	struct statement *s = d->s;
 	char **words, *all = NULL;
 
@@ -129,69 +122,33 @@ static const char *term_of(struct draft *d, char ***at, enum about about, bool *
 	if (!strcmp(first, "{")) {
 		while (**at && strcmp(**at, "}") != 0)
 			++*at;
-		return **at && *at != words ? values_of(d->f, words, *(*at)++, about) : NULL;
+		return **at && *at != words ? values_of(d->f, words, *(*at)++, sni) : NULL;
 	}
-	if (about == HELLO && !strcmp(first, "WAIT_END"))
+	if (!sni && !strcmp(first, "WAIT_END"))
 		return first;
 	while (s->depth)
 		s--;
 	for (; s < d->s; s++) {
 		if (s->n < 3 || strcmp(s->words[0], "acl") != 0 || strcmp(s->words[1], first) != 0)
 			continue;
-		more = values_of(d->f, s->words + 2, NULL, about);
-		if (!more) {
-			free(all);
-			return NULL;
-		}
-		all = text_join(all, about == SNI ? " " : ", ", more);
+		more = values_of(d->f, s->words + 2, NULL, sni);
+		if (!more)
+			break;
+		all = text_join(all, " ", more);
 	}
-	return text_keep(d->f, all);
+	first = text_keep(d->f, all);
+	return more ? first : NULL;
 }
 
-/* tcp-request TEXT accept|reject [if CONDITION]; TEXT: connection or content */
+/* HAProxy must be told to wait for the name. */
 static void take_request(struct draft *d)
 {
-	const char *what = *d->args ?: "", *clients = NULL;
-	bool content = !strcmp(d->text, "content"), unless = false, no = false;
-	bool accept = !strcmp(what, "accept"), reject = !strcmp(what, "reject");
-	char **at = d->args + !!*what, **condition = at + 1;
+	char **condition = d->args + (*d->args && d->args[1] ? 2 : 0);
+	bool inverted;
 
-	unless = *at && !strcmp(*at, "unless");
-	if (content && accept && *at && term_of(d, &condition, HELLO, &no)) {
-		draft_set(d, ".reads", ""); /* HAProxy must be told to wait for the name */
-		return;
-	}
-	if (*at && (unless || !strcmp(*at, "if"))) {
-		clients = term_of(d, (at++, &at), SRC, &no);
-		clients = *at ? NULL : clients;
-	} else if (!*at) {
-		clients = "all";
-	}
-	no ^= unless;
-	/* "content" comes later, and knows the client of the PROXY header */
-	if (!clients || d->closed || (!accept && !reject) || (accept && no) ||
-	    (content && (d->accepts || draft_find(d, ".receive") || draft_find(d, ".reads")))) {
+	if (!*d->args || strcmp(*d->args, "accept") || !term_of(d, &condition, false, &inverted))
 		lose(d, NULL,
 		     "culvert may let in clients that HAProxy refuses: see allow and deny");
-		return;
-	}
-	draft_set(d, accept || no ? "allow" : "deny", clients);
-	d->closed |= no;
-	d->accepts |= accept;
-}
-
-/* --- settings --- */
-
-static void take_source(struct draft *d)
-{
-	const char *address = *d->args ?: "";
-
-	if (d->args[0] && d->args[1] && d->args[2] && !strncmp(d->args[2], "client", 6))
-		draft_set(d, "transparent", "yes");
-	else if (*address && d->args[1])
-		lose(d, NULL, NO_EQUAL);
-	if (strcmp(address, "0.0.0.0") != 0 && strcmp(address, "*") != 0)
-		take_host(d);
 }
 
 /* --- servers --- */
@@ -272,20 +229,16 @@ static void take_default_server(struct draft *d)
 	draft_set(d, ".usual", text_keep(d->f, take_words(d, all, d->args)));
 }
 
-/* server NAME ADDRESS WORDS, or server-template PREFIX NUMBER ADDRESS WORDS (TEXT) */
+/* server NAME ADDRESS WORDS */
 static void take_server(struct draft *d)
 {
 	const char *address;
 	char *one;
 
-	for (size_t i = *d->text ? 2 : 1; i && *d->args; i--)
-		d->args++;
-	if (*d->text)
-		draft_set(d, "each-address", "yes");
+	d->args += !!*d->args;
 	address = *d->args ?: "";
 	address = address_of(d->f, address, false, false) ?: foreign_keep(d->f, "%s:", address);
-	one = text_join(NULL, "", address);
-	one = text_join(one, "", draft_find(d, ".usual") ?: "");
+	one = text_join(text_join(NULL, "", address), "", draft_find(d, ".usual") ?: "");
 	one = take_words(d, one, d->args + !!*d->args);
 	if (*one)
 		d->upstream = text_join(d->upstream, ", ", one);
@@ -321,10 +274,8 @@ static void take_httpchk(struct draft *d)
 	char **a = d->args;
 
 	draft_set(d, "check-http", !a[0] ? "/" : a[1] ?: a[0]);
-	if (a[0] && a[1] && !strstr("GET HEAD OPTIONS", a[0]))
-		lose(d, NULL, "culvert sends GET");
-	if (a[0] && a[1] && a[2] && strchr(a[2], '\n'))
-		lose(d, NULL, "culvert sends the server as Host; see check-send");
+	if (a[0] && a[1] && (!strstr("GET HEAD OPTIONS", a[0]) || (a[2] && strchr(a[2], '\n'))))
+		lose(d, NULL, "culvert sends GET, the server as Host; see check-send");
 }
 
 static void take_check_send(struct draft *d)
@@ -332,8 +283,7 @@ static void take_check_send(struct draft *d)
 	for (char **a = d->args; *a; a += 1 + !!a[1])
 		if (!strcmp(*a, "uri") && a[1])
 			draft_set(d, "check-http", a[1]);
-		else if (!a[1] || (strcmp(*a, "ver") != 0 &&
-				   (strcmp(*a, "meth") != 0 || !strstr("GET HEAD OPTIONS", a[1]))))
+		else if (!a[1] || !has_word(d->f, " ver meth ", *a, ""))
 			lose(d, NULL, "culvert sends GET, the server as Host; see check-send");
 }
 
@@ -392,19 +342,19 @@ static const struct keyword keywords[] = {
 	{ "mode", BOTH, take_value, ".mode" },
 	{ "disabled", FRONT, take_key, ".disabled yes" },
 	{ "default_backend", FRONT, take_value, ".target" },
-	{ "tcp-request connection", FRONT, take_request, "connection" },
+	{ "tcp-request connection", FRONT, take_request, "" },
 	{ "tcp-request inspect-delay", FRONT, take_seconds, "hello-timeout" },
-	{ "tcp-request content", BOTH, take_request, "content" },
+	{ "tcp-request content", BOTH, take_request, "" },
 	{ "maxconn", FRONT, take_value, "max-sessions" },
 	{ "rate-limit sessions", FRONT, take_value, "accept-rate" },
 	{ "server", BACK, take_server, "" },
-	{ "server-template", BACK, take_server, "template" },
 	{ "default-server", BACK, take_default_server, "" },
 	{ "balance roundrobin|balance static-rr", BACK, take_key, "balance round-robin" },
 	{ "balance leastconn", BACK, take_key, "balance least-sessions" },
 	{ "balance source", BACK, take_key, "balance source" },
 	{ "balance", BACK, take_lost, "culvert has round-robin, least-sessions and source" },
-	{ "source", BACK, take_source, "source" },
+	{ "source 0.0.0.0 usesrc|source * usesrc", BACK, take_key, "transparent yes" },
+	{ "source", BACK, take_host, "source" },
 	{ "timeout connect", BACK, take_seconds, "connect-timeout" },
 	{ "timeout check", BACK, take_seconds, "check-timeout" },
 	{ "timeout queue", BACK, take_seconds, "queue-timeout" },
@@ -422,10 +372,8 @@ static const struct keyword keywords[] = {
 	{ "tcp-check connect port", BACK, take_value, "check-port" },
 	{ "tcp-check connect ssl|tcp-check connect send-proxy", BACK, take_lost, NO_EQUAL },
 	{ "tcp-check connect", BACK, NULL, "" },
-	{ "http-check*|tcp-check*", BACK, take_lost, "see check-send and check-expect" },
-	{ "option mysql-check|option pgsql-check|option ldap-check|option ssl-hello-chk|"
-	  "option smtpchk",
-	  BACK, take_lost, "culvert does not speak this; see check-send and check-expect" },
+	{ "http-check*|tcp-check*|option mysql-check|option pgsql-check|option smtpchk", BACK,
+	  take_lost, "see check-send and check-expect" },
 	{ "stick*", BOTH, take_lost, "no such tables; balance = source keeps a client at a server" },
 	{ "retries", BACK, take_note, "culvert tries each server once" },
 	{ "log*|option tcplog|option httplog|option dontlog*|option log*", BOTH, take_note, LOG },
@@ -507,7 +455,7 @@ static const char *names_of(struct draft *d)
 	bool good = d->s->n > 3 && !strcmp(d->s->words[2], "if"), inverted;
 	const char *more;
 
-	if (good && (more = term_of(d, &first, HELLO, &inverted)) && !*first) {
+	if (good && (more = term_of(d, &first, false, &inverted)) && !*first) {
 		if (inverted && strstr(more, "hello_type"))
 			return "not-tls";
 		if (!inverted && strstr(more, "payload")) {
@@ -516,7 +464,7 @@ static const char *names_of(struct draft *d)
 		}
 	}
 	while (good) {
-		more = term_of(d, &at, SNI, &inverted);
+		more = term_of(d, &at, true, &inverted);
 		good = more && !inverted && (!*at || !strcmp(*at, "or") || !strcmp(*at, "||"));
 		all = good ? text_join(all, " ", more) : all;
 		if (!good || !*at++)
@@ -623,60 +571,15 @@ bool haproxy_is(const char *text)
 	return sscanf(foreign_begin(text), "%19s", word) == 1 && is_section(word);
 }
 
-/* Cut the next word off *LINE; NULL: there is none.  BAD: a quote has no end. */
-static char *next_word(char **line, bool *bad)
-{
-	char *at = *line + strspn(*line, BLANKS), *word = at, *to = at, quote = 0;
-
-	*line = at;
-	if (!*at || *at == '#')
-		return NULL;
-	while (*at && (quote || !strchr(BLANKS "#", *at))) {
-		char c = *at++;
-
-		if (quote ? c == quote : c == '"' || c == '\'') {
-			quote = (char)(quote ? 0 : c);
-		} else if (c == '\\' && quote != '\'' && *at) {
-			c = *at++;
-			*to++ = (char)(c == 'n' ? '\n' : c == 'r' ? '\r' : c == 't' ? '\t' : c);
-		} else {
-			*to++ = c;
-		}
-	}
-	*bad |= quote;
-	*line = *at == '#' ? at + strlen(at) : at + !!*at;
-	*to = '\0';
-	return word;
-}
-
-/* Read statements; those of sections have depth 1. */
-static const char *read_sections(struct foreign *f, char *text)
-{
-	unsigned int number = 0;
-	bool bad = false;
-	char *line, *word;
-
-	while ((line = strsep(&text, "\n"))) {
-		number++;
-		while ((word = next_word(&line, &bad)))
-			foreign_word(f, word);
-		if (bad)
-			return foreign_keep(f, "line %u: a quote has no end", number);
-		foreign_end(f, number, 0);
-	}
-	for (size_t i = 0; i < f->n; i++)
-		f->statements[i].depth = !is_section(f->statements[i].words[0]);
-	return f->n && f->statements->depth ? "it does not begin with a section" : NULL;
-}
-
 const char *haproxy_convert(struct foreign *f, char *text)
 {
-	const char *wrong = read_sections(f, text), *kind = "";
+	const char *wrong = foreign_read(f, text, false), *kind = "";
 	struct statement *end = f->statements + (wrong ? 0 : f->n), *s;
 	struct draft d = { .f = f, .roles = BOTH };
 
 	f->unit = 1;
 	for (s = f->statements; s < end; s++) {
+		s->depth = !is_section(s->words[0]); /* the first begins one, see haproxy_is() */
 		kind = s->depth ? kind : s->words[0];
 		if (s->depth && !strcmp(kind, "global"))
 			draft_apply(&d, global_words, s);

@@ -254,61 +254,9 @@ bool nginx_is(const char *text)
 	sscanf(text, "%31[a-z_]", word);
 	len = strcspn(text, "#\n");
 	for (size_t i = 0; i < len; i++)
-		last = strchr(BLANKS, text[i]) ? last : text[i];
+		if (!strchr(BLANKS, text[i]))
+			last = text[i];
 	return *word && (last == ';' || last == '{' || !strcmp(word, "stream"));
-}
-
-/* Cut off the word at *AT; *END is where its NUL belongs, once the byte there has been read. */
-static char *cut_word(char **at, char **end, unsigned int *line)
-{
-	char quote = (char)(strchr("\"'", **at) ? **at : 0), *word = *at + !!quote, *to = word,
-	     *from = word;
-
-	for (; *from && (quote ? *from != quote : !strchr(BLANKS ";", *from)); from++) {
-		if (!quote && *from == '{' && (from == word || from[-1] != '$'))
-			break;
-		*line += *from == '\n';
-		if (*from == '\\' && from[1] && (!quote || strchr("\"'\\", from[1])))
-			from++;
-		*to++ = *from;
-	}
-	*at = from + (quote && *from);
-	*end = to;
-	return word;
-}
-
-static const char *read_directives(struct foreign *f, char *at)
-{
-	unsigned int line = 1, first = 0, depth = 0, words = 0;
-	char *end = NULL;
-	char c;
-
-	while ((c = *at)) {
-		if (end)
-			*end = '\0';
-		end = NULL;
-		line += c == '\n';
-		if (strchr(BLANKS, c)) {
-			at++;
-		} else if (c == '#') {
-			at += strcspn(at, "\n");
-		} else if (!strchr(";{}", c)) {
-			first = words++ ? first : line;
-			foreign_word(f, cut_word(&at, &end, &line));
-		} else {
-			at++;
-			if (c == '}' ? words || !depth : !words)
-				return foreign_keep(f, "line %u: unexpected \"%c\"", line, c);
-			foreign_end(f, first, depth);
-			depth += (unsigned int)(c == '{') - (unsigned int)(c == '}');
-			words = 0;
-		}
-	}
-	if (end)
-		*end = '\0';
-	return words ? foreign_keep(f, "line %u: a \";\" is missing", first) :
-	       depth ? foreign_keep(f, "line %u: a \"}\" is missing", line) :
-		       NULL;
 }
 
 /* Outside of `stream`. */
@@ -324,7 +272,7 @@ static const struct keyword outer[] = {
 
 const char *nginx_convert(struct foreign *f, char *text)
 {
-	const char *wrong = read_directives(f, text);
+	const char *wrong = foreign_read(f, text, true);
 	struct statement *end = f->statements + f->n, *s, *to = f->statements;
 	struct draft d = { .f = f, .roles = BOTH };
 	bool whole = false, in = false; /* WHOLE: not a file that a nginx.conf includes */
