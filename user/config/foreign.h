@@ -116,3 +116,12 @@ void take_note(struct draft *d);
  */
 int foreign_try(struct foreign *f);
 void foreign_write(const struct foreign *f, FILE *to);
+
+/*
+ * haproxy.c, nginx.c: is TEXT a file of that program?  Make lines in F of TEXT, which is changed;
+ * NULL, or what prevents that.
+ */
+bool haproxy_is(const char *text);
+const char *haproxy_convert(struct foreign *f, char *text);
+bool nginx_is(const char *text);
+const char *nginx_convert(struct foreign *f, char *text);

@@ -7,13 +7,12 @@
  * HAProxy checks servers one by one, culvert checks all servers of a forward in one way.  So what
  * stands behind one server holds for all.
  */
-#include "config/haproxy.h"
+#include "config/foreign.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/array.h"
-#include "config/foreign.h"
 #include "config/option.h"
 
 /* Where keywords have a meaning. */
@@ -189,8 +188,8 @@ static char *take_words(struct draft *d, char *one, char **words)
 	for (char **w = words; *w; w++) {
 		size_t i = 0;
 
-		if (!strcmp(*w, "check") || !strcmp(*w, "agent-check"))
-			draft_set(d, foreign_keep(d->f, ".%s", *w), "");
+		if (!strcmp(*w, "check"))
+			draft_set(d, ".check", "");
 		off |= !strcmp(*w, "disabled");
 		while (i < sizeof(table) / sizeof(table[0]) && strcmp(*w, table[i].word) != 0)
 			i++;
@@ -421,13 +420,12 @@ static bool is_of_checks(const char *key)
 
 static void end_backend(struct draft *d)
 {
-	bool checks = draft_find(d, ".check"), agents = draft_find(d, ".agent-check");
+	bool checks = draft_find(d, ".check");
 
 	if (checks && !draft_find(d, "check"))
 		draft_set(d, "check", "2");
 	for (size_t i = 0; i < d->n_keys; i++) /* HAProxy ignores these without "check" */
-		if ((!checks && is_of_checks(d->keys[i].key)) ||
-		    (!agents && !strcmp(d->keys[i].key, "check-agent")))
+		if (!checks && is_of_checks(d->keys[i].key))
 			d->keys[i].key = ".";
 	draft_end(d, false);
 }

@@ -4,17 +4,14 @@
  * The directives of `stream` and of the server are applied in this order.  A map from
  * $ssl_preread_server_name becomes sections [sni].
  */
-#include "config/nginx.h"
+#include "config/foreign.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/foreign.h"
-
 #define BLANKS " \t\r\n"
 #define INCLUDED "convert that file, too"
 #define LOG "culvert logs sessions as JSON: see session-log"
-#define RESOLVER "culvert asks the servers of /etc/resolv.conf"
 
 enum { TCP = 1, UDP = 2, BOTH = 3 };
 
@@ -106,7 +103,7 @@ static const struct keyword directives[] = {
 	{ "proxy_ssl", BOTH, take_lost, "culvert does not encrypt: clients must speak TLS" },
 	{ "include", BOTH, take_lost, INCLUDED },
 	{ "access_log|error_log|log_format", BOTH, take_note, LOG },
-	{ "resolver", BOTH, take_note, RESOLVER },
+	{ "resolver", BOTH, take_note, "culvert asks /etc/resolv.conf" },
 	{ "server|upstream|map|ssl_preread|proxy_socket_keepalive|proxy_buffer_size|"
 	  "proxy_half_close|preread_buffer_size|resolver_timeout|limit_conn_zone|map_hash*|"
 	  "variables_hash*|server_name|status_zone",
