@@ -259,8 +259,6 @@ void draft_end(struct draft *d, bool forward)
 		draft_set(d, "proxy-protocol",
 			  foreign_keep(d->f, "%s%s%s", receive ?: "", receive && send ? ", " : "",
 				       send ?: ""));
-	if (forward && d->accepts && !d->closed) /* others accept whom no rule rejects */
-		draft_set(d, "allow", "all");
 }
 
 void draft_write(struct draft *d, const char *head)
@@ -392,23 +390,22 @@ static int read_lines(const struct foreign *f, char *complaints)
 /* Make line AT a comment, with its section if the section must not be without it. */
 static void drop(struct foreign *f, size_t at, const char *why)
 {
-	static const char *const vital[] = { "[",      "listen ", "upstream ",
-					     "allow ", "deny ",   "proxy-protocol " };
-	const char *text = f->lines[at].text;
+	static const char vital[] = " listen upstream allow deny proxy-protocol ";
+	struct foreign_line *all = f->lines, *line = &all[at];
+	char *key = strndup(line->text, strcspn(line->text, " "));
 	size_t begin = at, end = at + 1;
 
-	for (size_t i = 0; i < sizeof(vital) / sizeof(vital[0]); i++) {
-		if (strncmp(text, vital[i], strlen(vital[i])) != 0)
-			continue;
-		while (begin && *f->lines[begin].text != '[')
+	if (*line->text == '[' || has_word(f, vital, allocated(key), "")) {
+		while (begin && *all[begin].text != '[')
 			begin--;
-		while (end < f->n_lines && *f->lines[end].text)
+		while (end < f->n_lines && *all[end].text)
 			end++;
 	}
-	for (size_t i = begin; i < end; i++)
-		f->lines[i].off = true;
+	free(key);
+	while (begin < end)
+		all[begin++].off = true;
 	f->lost = true;
-	f->lines[at].text = foreign_keep(f, "%s:%u: %s: %s", f->file, f->lines[at].from, text, why);
+	line->text = foreign_keep(f, "%s:%u: %s: %s", f->file, line->from, line->text, why);
 }
 
 /* Make the lines of COMPLAINTS ("@:LINE: REASON; @:LINE: REASON") comments.  False: there is none. */
@@ -416,23 +413,19 @@ static bool drop_all(struct foreign *f, char *complaints)
 {
 	bool any = false;
 
-	for (char *at = complaints, *next; at; at = next) {
+	for (char *at = complaints, *next; at; at = next ? next + 2 : NULL) {
+		char *why = NULL, *see;
 		unsigned long line;
-		char *why, *see;
 
 		next = strstr(at, "; " TRIAL ":");
-		if (next) {
+		if (next)
 			*next = '\0';
-			next += 2;
-		}
-		if (strncmp(at, TRIAL ":", 2) != 0)
+		line = strncmp(at, TRIAL ":", 2) ? 0 : strtoul(at + 2, &why, 10);
+		if (!line || line > f->n_lines || f->lines[line - 1].off)
 			continue;
-		line = strtoul(at + 2, &why, 10);
 		see = strstr(why, ": see " TRIAL ":");
 		if (see)
 			*see = '\0';
-		if (!line || line > f->n_lines || f->lines[line - 1].off)
-			continue;
 		drop(f, line - 1, why + strspn(why, ": "));
 		any = true;
 	}

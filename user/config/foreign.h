@@ -48,8 +48,7 @@ struct draft {
 		unsigned int from;
 	} * keys;
 	size_t n_keys;
-	char *upstream;       /* from malloc(3) */
-	bool closed, accepts; /* CLOSED: whom no rule allows may not connect */
+	char *upstream; /* from malloc(3) */
 };
 
 /* WORDS: keywords with "|" between them.  "*" at the end: anything may follow. */

@@ -376,10 +376,9 @@ static const struct keyword keywords[] = {
 	{ "stick*", BOTH, take_lost, "no such tables; balance = source keeps a client at a server" },
 	{ "retries", BACK, take_note, "culvert tries each server once" },
 	{ "log*|option tcplog|option httplog|option dontlog*|option log*", BOTH, take_note, LOG },
-	{ "use_backend|acl|timeout http*|timeout tarpit|option tcp-check|option clitcpka|"
-	  "option srvtcpka|option tcpka|option tcp-smart*|option splice*|option redispatch|"
-	  "option allbackups|option contstats|option abortonclose|option forwardfor|option http*|"
-	  "http*|errorfile|stats*|description|id|enabled|backlog|fullconn|hash-type",
+	{ "use_backend|acl|timeout http*|option tcp*|option clitcpka|option srvtcpka|option splice*|"
+	  "option redispatch|option allbackups|option contstats|option abortonclose|option http*|"
+	  "option forwardfor|http*|errorfile|stats*|description|id|enabled|backlog|fullconn",
 	  BOTH, NULL, "" }, /* of HTTP or the inside of HAProxy, or read elsewhere */
 	{ NULL, BOTH, take_lost, NO_EQUAL },
 };

@@ -72,14 +72,6 @@ static void take_listen(struct draft *d)
 	}
 }
 
-/* TEXT: allow or deny.  nginx accepts clients whom no rule matches. */
-static void take_access(struct draft *d)
-{
-	d->accepts |= *d->text == 'a';
-	d->closed = *d->args && !strcmp(*d->args, "all");
-	take_value(d);
-}
-
 static const struct keyword directives[] = {
 	{ "listen", BOTH, take_listen, "" },
 	{ "proxy_pass", BOTH, take_value, ".target" },
@@ -94,8 +86,8 @@ static const struct keyword directives[] = {
 	{ "proxy_bind", BOTH, take_host, "source" },
 	{ "proxy_responses 0", UDP, take_key, "replies no" },
 	{ "proxy_responses", UDP, take_value, "responses" },
-	{ "allow", BOTH, take_access, "allow" },
-	{ "deny", BOTH, take_access, "deny" },
+	{ "allow", BOTH, take_value, "allow" },
+	{ "deny", BOTH, take_value, "deny" },
 	{ "proxy_upload_rate|proxy_download_rate", BOTH, take_lost,
 	  "a limit of one connection has no equal: see bandwidth-per-client" },
 	{ "limit_conn", BOTH, take_lost, "see max-sessions-per-client" },
@@ -206,7 +198,7 @@ static void write_server(struct foreign *f, struct statement *block, unsigned in
 	struct draft d = { .f = f, .roles = roles };
 	struct statement *end = end_of(f, block), *m;
 	bool rules = false; /* those of a server replace those of `stream` */
-	const char *target, *name;
+	const char *target, *name, *last = "all";
 
 	for (struct statement *c = block + 1; c < end; c++)
 		rules |= is_access(c);
@@ -217,6 +209,11 @@ static void write_server(struct foreign *f, struct statement *block, unsigned in
 		if (strcmp(c->words[0], "listen") != 0 || has_argument(c, "udp") == (roles == UDP))
 			draft_apply(&d, directives, c);
 	d.s = block;
+	for (size_t i = 0; i < d.n_keys; i++)
+		if (!strcmp(d.keys[i].key, "allow") || !strcmp(d.keys[i].key, "deny"))
+			last = d.keys[i].value;
+	if (strcmp(last, "all") != 0) /* nginx accepts clients whom no rule matches */
+		draft_set(&d, "allow", "all");
 	target = draft_find(&d, ".target") ?: "";
 	if (draft_find(&d, "listen")) {
 		name = foreign_name(f, foreign_keep(f, "%s%s", target + (*target == '$'),
