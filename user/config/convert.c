@@ -6,8 +6,6 @@
 
 #include "base/log.h"
 #include "config/foreign.h"
-#include "config/haproxy.h"
-#include "config/nginx.h"
 
 #define BOM "\xef\xbb\xbf"
 

@@ -8,7 +8,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -28,26 +27,16 @@ void foreign_open(struct foreign *f, const char *file, size_t len)
 	f->words = allocated(calloc(len + 2, sizeof(*f->words)));
 }
 
-static void keep(void *name)
-{
-	(void)name; /* F owns it */
-}
-
 void foreign_close(struct foreign *f)
 {
-	tdestroy(f->names, keep);
 	config_close(&f->own);
 	free(f->words);
 	free(f->statements);
 	free(f->lines);
 }
 
-void foreign_word(struct foreign *f, char *word)
-{
-	f->words[f->n_words++] = word;
-}
-
-void foreign_end(struct foreign *f, unsigned int line, unsigned int depth)
+/* End the statement of the words that have been read since the last one, if there are any. */
+static void end_statement(struct foreign *f, unsigned int line, unsigned int depth)
 {
 	const struct statement *last = f->n ? &f->statements[f->n - 1] : NULL;
 	char **first = last ? last->words + last->n + 1 : f->words;
@@ -59,6 +48,126 @@ void foreign_end(struct foreign *f, unsigned int line, unsigned int depth)
 	f->statements = array_grow(f->statements, f->n, sizeof(*f->statements));
 	f->statements[f->n++] =
 		(struct statement){ .words = first, .n = n, .line = line, .depth = depth };
+}
+
+/* Cut off the word at *AT; *END is where its NUL belongs, once the byte there has been read. */
+static char *cut_word(char **at, char **end, unsigned int *line, bool blocks)
+{
+	char quote = 0, *word = *at, *to = word, *from = word;
+
+	for (; *from; from++) {
+		char c = *from;
+
+		if (quote ? c == quote : strchr("\"'", c) && (!blocks || from == word)) {
+			quote = (char)(quote ? 0 : c);
+			continue;
+		}
+		if (!quote && (strchr(blocks ? " \t\r\n;" : " \t\r\n#", c) ||
+			       (blocks && c == '{' && from[-1] != '$')))
+			break;
+		if (c == '\n' && !blocks) /* in quotes */
+			break;
+		if (c == '\\' && from[1] && from[1] != '\n' && (blocks || quote != '\'')) {
+			c = *++from;
+			c = (char)(c == 'n' ? '\n' : c == 'r' ? '\r' : c == 't' ? '\t' : c);
+		}
+		*line += *from == '\n';
+		*to++ = c;
+	}
+	*at = from;
+	*end = quote ? NULL : to;
+	return word;
+}
+
+const char *foreign_read(struct foreign *f, char *at, bool blocks)
+{
+	unsigned int line = 1, first = 0, depth = 0, words = 0;
+	char *end = NULL, c;
+
+	while ((c = *at)) {
+		if (end)
+			*end = '\0';
+		end = NULL;
+		if (strchr(blocks ? ";{}" : "\n", c)) {
+			at++;
+			if (blocks && (c == '}' ? words || !depth : !words))
+				return foreign_keep(f, "line %u: unexpected \"%c\"", line, c);
+			end_statement(f, first, depth);
+			depth += (unsigned int)(c == '{') - (unsigned int)(c == '}');
+			words = 0;
+			line += c == '\n';
+		} else if (strchr(" \t\r\n", c)) {
+			at++;
+			line += c == '\n';
+		} else if (c == '#') {
+			at += 1 + strcspn(at + 1, "\n");
+		} else {
+			first = words++ ? first : line;
+			f->words[f->n_words++] = cut_word(&at, &end, &line, blocks);
+			if (!end)
+				return foreign_keep(f, "line %u: a quote has no end", first);
+		}
+	}
+	if (end)
+		*end = '\0';
+	if (!blocks)
+		end_statement(f, first, 0);
+	return words && blocks ? foreign_keep(f, "line %u: a \";\" is missing", first) :
+	       depth           ? foreign_keep(f, "line %u: a \"}\" is missing", line) :
+				 NULL;
+}
+
+/* --- words --- */
+
+char *text_join(char *text, const char *separator, const char *more)
+{
+	char *all;
+	int r = asprintf(&all, "%s%s%s", text ?: "", text ? separator : "", more);
+
+	free(text);
+	return allocated(r < 0 ? NULL : all);
+}
+
+const char *text_keep(struct foreign *f, char *text)
+{
+	const char *kept = text ? foreign_keep(f, "%s", text) : NULL;
+
+	free(text);
+	return kept;
+}
+
+bool has_word(struct foreign *f, const char *list, const char *word, const char *end)
+{
+	return strstr(list, foreign_keep(f, " %.40s%s ", word, end));
+}
+
+const char *foreign_begin(const char *text)
+{
+	for (;; text += strcspn(text, "\n")) {
+		text += strspn(text, " \t\r\n");
+		if (*text != '#')
+			return text;
+	}
+}
+
+const char *foreign_seconds(struct foreign *f, const char *text)
+{
+	unsigned long long ms = 0, n, unit;
+	char *end;
+
+	for (; *text >= '0' && *text <= '9'; text = end + strspn(end, "smhdw")) {
+		n = strtoull(text, &end, 10);
+		unit = !strncmp(end, "ms", 2) ? 1 :
+		       *end == 's'            ? 1000 :
+		       *end == 'm'            ? 60000 :
+		       *end == 'h'            ? 3600000 :
+		       *end == 'd'            ? 86400000 :
+		       *end == 'w'            ? 604800000 :
+						f->unit;
+		ms += unit * (n < 1ULL << 32 ? n : 1ULL << 32);
+	}
+	text = foreign_keep(f, "%llu.%03llu", ms / 1000, ms % 1000);
+	return ms % 1000 ? text : foreign_keep(f, "%llu", ms / 1000);
 }
 
 /* --- lines --- */
@@ -75,121 +184,12 @@ static void add_line(struct foreign *f, unsigned int from, bool off, const char 
 	f->lines[f->n_lines++] = (struct foreign_line){ copy, from, off };
 }
 
-static void add_comment(struct foreign *f, unsigned int from, const char *keyword,
-			const char *reason)
+static const char *find_line(const struct foreign *f, const char *text)
 {
-	add_line(f, from, true,
-		 foreign_keep(f, "%s:%u: %.200s: %.500s", f->file, from, keyword, reason));
-}
-
-void foreign_lost(struct foreign *f, const struct statement *s, const char *keyword,
-		  const char *reason)
-{
-	f->lost = true;
-	if (!s->told)
-		add_comment(f, s->line, keyword, reason);
-}
-
-void foreign_once(struct foreign *f, const struct statement *s, const char *keyword,
-		  const char *reason)
-{
-	for (size_t i = 0; i < f->n_once; i++)
-		if (!strcmp(f->once[i], reason))
-			return;
-	if (f->n_once == sizeof(f->once) / sizeof(f->once[0]))
-		return;
-	f->once[f->n_once++] = reason;
-	add_comment(f, s->line, keyword, reason);
-}
-
-const char *keys_find(const struct keys *k, const char *key)
-{
-	for (size_t i = 0; i < k->n; i++)
-		if (!strcmp(k->all[i].key, key))
-			return k->all[i].value;
+	for (size_t i = 0; i < f->n_lines; i++)
+		if (strstr(f->lines[i].text, text))
+			return f->lines[i].text;
 	return NULL;
-}
-
-void keys_add(struct keys *k, const struct statement *s, const char *key, const char *value)
-{
-	k->all = array_grow(k->all, k->n, sizeof(*k->all));
-	k->all[k->n].key = key;
-	k->all[k->n].value = value;
-	k->all[k->n++].from = s->line;
-}
-
-void keys_set(struct keys *k, const struct statement *s, const char *key, const char *value)
-{
-	for (size_t i = 0; i < k->n; i++)
-		if (!strcmp(k->all[i].key, key)) {
-			k->all[i].value = value;
-			k->all[i].from = s->line;
-			return;
-		}
-	keys_add(k, s, key, value);
-}
-
-void text_join(struct text *t, const char *separator, const char *more)
-{
-	size_t gap = t->all ? strlen(separator) : 0, len = strlen(more);
-
-	t->all = allocated(realloc(t->all, t->len + gap + len + 1));
-	memcpy(t->all + t->len, separator, gap);
-	memcpy(t->all + t->len + gap, more, len + 1);
-	t->len += gap + len;
-}
-
-const char *text_keep(struct foreign *f, struct text *t)
-{
-	const char *kept = t->all ? foreign_keep(f, "%s", t->all) : NULL;
-
-	free(t->all);
-	*t = (struct text){ 0 };
-	return kept;
-}
-
-const char *foreign_seconds(struct foreign *f, unsigned long long ms)
-{
-	const char *text = foreign_keep(f, "%llu.%03llu", ms / 1000, ms % 1000);
-
-	return ms % 1000 ? text : foreign_keep(f, "%llu", ms / 1000);
-}
-
-const char *foreign_host(struct foreign *f, const char *address)
-{
-	size_t len = strchr(address, '.') ? strcspn(address, ":") : strlen(address);
-
-	return foreign_keep(f, "%.*s", (int)len, address);
-}
-
-const char *foreign_escape(struct foreign *f, const char *text)
-{
-	size_t len = strlen(text);
-	char *all = allocated(malloc(4 * len + 1)), *to = all;
-	const char *kept;
-
-	for (const char *at = text; *at; at++) {
-		unsigned char c = (unsigned char)*at;
-		bool edge = at == text || at == text + len - 1; /* blanks there would be lost */
-
-		if (c == '\r' || c == '\n' || c == '\t')
-			to += sprintf(to, "\\%c", c == '\r' ? 'r' : c == '\n' ? 'n' : 't');
-		else if (c == '\\')
-			to += sprintf(to, "\\\\");
-		else if (c < 0x20 || c >= 0x7f || c == ';' || c == '#' || (c == ' ' && edge))
-			to += sprintf(to, "\\x%02x", c);
-		else
-			*to++ = *at;
-	}
-	*to = '\0';
-	kept = foreign_keep(f, "%s", all);
-	free(all);
-	return kept;
-}
-
-static int compare(const void *a, const void *b)
-{
-	return strcmp(a, b);
 }
 
 const char *foreign_name(struct foreign *f, const char *wish)
@@ -198,28 +198,170 @@ const char *foreign_name(struct foreign *f, const char *wish)
 	const char *unique = name;
 
 	for (char *at = name; *at; at++)
-		if (isspace((unsigned char)*at) || strchr("[]", *at))
+		if ((unsigned char)*at <= ' ' || *at == 0x7f || strchr("[]", *at))
 			*at = '_';
 	/* numbers go on, as thousands of servers may lead to one upstream */
-	while (*(const char **)allocated(tsearch(unique, &f->names, compare)) != unique)
+	while (find_line(f, foreign_keep(f, "[forward %s]", unique)))
 		unique = foreign_keep(f, "%s-%u", name, ++f->n_twins + 1);
 	return unique;
 }
 
-void foreign_section(struct foreign *f, const struct statement *s, const char *head,
-		     const struct keys *k, bool off)
+void lose(struct draft *d, const char *keyword, const char *reason)
 {
-	add_line(f, s->line, off, foreign_keep(f, "[%s]", head));
-	for (size_t i = 0; i < k->n; i++)
-		add_line(f, k->all[i].from, off,
-			 foreign_keep(f, "%s = %s", k->all[i].key, k->all[i].value));
-	add_line(f, s->line, false, "");
+	const struct statement *s = d->s;
+
+	keyword = keyword ?: foreign_keep(d->f, "%.80s %.40s", s->words[0], s->words[1] ?: "");
+	d->f->lost = true;
+	if (!s->told)
+		add_line(d->f, s->line, true,
+			 foreign_keep(d->f, "%s:%u: %.200s: %.500s", d->f->file, s->line, keyword,
+				      reason));
 }
 
 void foreign_write(const struct foreign *f, FILE *to)
 {
 	for (size_t i = 0; i < f->n_lines; i++)
 		fprintf(to, "%s%s\n", f->lines[i].off ? "; " : "", f->lines[i].text);
+}
+
+/* --- drafts --- */
+
+const char *draft_find(const struct draft *d, const char *key)
+{
+	for (size_t i = 0; i < d->n_keys; i++)
+		if (!strcmp(d->keys[i].key, key))
+			return d->keys[i].value;
+	return NULL;
+}
+
+void draft_set(struct draft *d, const char *key, const char *value)
+{
+	size_t i = 0;
+
+	while (i < d->n_keys && (strcmp(d->keys[i].key, key) != 0 ||
+				 strstr(" listen allow deny ", foreign_keep(d->f, " %s ", key))))
+		i++;
+	if (i == d->n_keys)
+		d->keys = array_grow(d->keys, d->n_keys++, sizeof(*d->keys));
+	d->keys[i].key = key;
+	d->keys[i].value = value;
+	d->keys[i].from = d->s->line;
+}
+
+void draft_end(struct draft *d, bool forward)
+{
+	const char *receive = draft_find(d, ".receive"), *send = draft_find(d, ".send");
+
+	if (d->upstream)
+		draft_set(d, "upstream", foreign_keep(d->f, "%s", d->upstream));
+	send = send && *send ? send : NULL;
+	if (forward && (receive || send))
+		draft_set(d, "proxy-protocol",
+			  foreign_keep(d->f, "%s%s%s", receive ?: "", receive && send ? ", " : "",
+				       send ?: ""));
+}
+
+void draft_write(struct draft *d, const char *head)
+{
+	struct foreign *f = d->f;
+
+	add_line(f, d->s->line, false, foreign_keep(f, "[%s]", head));
+	for (size_t i = 0; i < d->n_keys; i++)
+		if (*d->keys[i].key != '.')
+			add_line(f, d->keys[i].from, false,
+				 foreign_keep(f, "%s = %s", d->keys[i].key, d->keys[i].value));
+	add_line(f, d->s->line, false, "");
+}
+
+void draft_close(struct draft *d)
+{
+	free(d->keys);
+	free(d->upstream);
+}
+
+/* --- tables --- */
+
+/* How many words the keyword in AT has with which TITLE begins; 0: there is none. */
+static size_t keyword_fits(const char *at, const char *title)
+{
+	for (size_t len, n = 1; *at; at += len + !!at[len]) {
+		len = strcspn(at, "|");
+		if (at[len - 1] == '*' ? strncmp(title, at, len - 1) != 0 :
+					 strncmp(title, at, len) || !memchr(" ", title[len], 2))
+			continue;
+		while (len--)
+			n += at[len] == ' ';
+		return n;
+	}
+	return 0;
+}
+
+void draft_apply(struct draft *d, const struct keyword *table, struct statement *s)
+{
+	bool no = !strcmp(s->words[0], "no") && s->n > 1, elsewhere = false;
+	char **words = s->words + no;
+	const char *title = foreign_keep(d->f, "%s %s %s", words[0], words[1] ?: "",
+					 words[1] && words[2] ? words[2] : "");
+	size_t n = 1;
+
+	for (; table->words; table++) {
+		n = keyword_fits(table->words, title);
+		if (n && d->roles & table->roles)
+			break;
+		elsewhere |= n;
+	}
+	if (!table->words && elsewhere)
+		return;
+	n += no;
+	d->s = s;
+	d->args = s->words + (n < s->n ? n : s->n);
+	d->text = table->text;
+	if (no && table->take && table->take != take_note)
+		lose(d, NULL, NO_EQUAL);
+	else if (!no && table->take)
+		table->take(d);
+	s->told = true;
+}
+
+void take_value(struct draft *d)
+{
+	draft_set(d, d->text, *d->args ?: "");
+}
+
+void take_seconds(struct draft *d)
+{
+	draft_set(d, d->text, foreign_seconds(d->f, *d->args ?: ""));
+}
+
+void take_host(struct draft *d)
+{
+	const char *at = *d->args ?: "";
+	size_t len = strchr(at, '.') ? strcspn(at, ":") : strlen(at);
+
+	if (*at == '$' || (*at && d->args[1]))
+		lose(d, NULL, NO_EQUAL);
+	draft_set(d, d->text, foreign_keep(d->f, "%.*s", (int)len, at));
+}
+
+void take_key(struct draft *d)
+{
+	size_t len = strcspn(d->text, " ");
+
+	draft_set(d, foreign_keep(d->f, "%.*s", (int)len, d->text), d->text + len + 1);
+}
+
+void take_lost(struct draft *d)
+{
+	lose(d, NULL, d->text);
+}
+
+void take_note(struct draft *d)
+{
+	bool lost = d->f->lost;
+
+	if (!find_line(d->f, d->text))
+		lose(d, NULL, d->text);
+	d->f->lost = lost;
 }
 
 /* --- the trial --- */
@@ -248,23 +390,22 @@ static int read_lines(const struct foreign *f, char *complaints)
 /* Make line AT a comment, with its section if the section must not be without it. */
 static void drop(struct foreign *f, size_t at, const char *why)
 {
-	static const char *const vital[] = { "[",      "listen ", "upstream ",
-					     "allow ", "deny ",   "proxy-protocol " };
-	const char *text = f->lines[at].text;
+	static const char vital[] = " listen upstream allow deny proxy-protocol ";
+	struct foreign_line *all = f->lines, *line = &all[at];
+	char *key = strndup(line->text, strcspn(line->text, " "));
 	size_t begin = at, end = at + 1;
 
-	for (size_t i = 0; i < sizeof(vital) / sizeof(vital[0]); i++) {
-		if (strncmp(text, vital[i], strlen(vital[i])) != 0)
-			continue;
-		while (begin && *f->lines[begin].text != '[')
+	if (*line->text == '[' || has_word(f, vital, allocated(key), "")) {
+		while (begin && *all[begin].text != '[')
 			begin--;
-		while (end < f->n_lines && *f->lines[end].text)
+		while (end < f->n_lines && *all[end].text)
 			end++;
 	}
-	for (size_t i = begin; i < end; i++)
-		f->lines[i].off = true;
+	free(key);
+	while (begin < end)
+		all[begin++].off = true;
 	f->lost = true;
-	f->lines[at].text = foreign_keep(f, "%s:%u: %s: %s", f->file, f->lines[at].from, text, why);
+	line->text = foreign_keep(f, "%s:%u: %s: %s", f->file, line->from, line->text, why);
 }
 
 /* Make the lines of COMPLAINTS ("@:LINE: REASON; @:LINE: REASON") comments.  False: there is none. */
@@ -272,23 +413,19 @@ static bool drop_all(struct foreign *f, char *complaints)
 {
 	bool any = false;
 
-	for (char *at = complaints, *next; at; at = next) {
+	for (char *at = complaints, *next; at; at = next ? next + 2 : NULL) {
+		char *why = NULL, *see;
 		unsigned long line;
-		char *why, *see;
 
 		next = strstr(at, "; " TRIAL ":");
-		if (next) {
+		if (next)
 			*next = '\0';
-			next += 2;
-		}
-		if (strncmp(at, TRIAL ":", 2) != 0)
+		line = strncmp(at, TRIAL ":", 2) ? 0 : strtoul(at + 2, &why, 10);
+		if (!line || line > f->n_lines || f->lines[line - 1].off)
 			continue;
-		line = strtoul(at + 2, &why, 10);
 		see = strstr(why, ": see " TRIAL ":");
 		if (see)
 			*see = '\0';
-		if (!line || line > f->n_lines || f->lines[line - 1].off)
-			continue;
 		drop(f, line - 1, why + strspn(why, ": "));
 		any = true;
 	}

@@ -7,10 +7,9 @@
 
 #include "config/config.h"
 
-/*
- * What readers of other programs' files share: the statements that they read, and the lines of a
- * culvert.conf that they write.
- */
+/* What readers of other programs' files share: their statements, and the lines that they write. */
+
+#define NO_EQUAL "no equal in culvert"
 
 struct statement {
 	char **words; /* the last is followed by NULL */
@@ -28,76 +27,86 @@ struct foreign_line {
 struct foreign {
 	const char *file;  /* its name, for comments */
 	struct config own; /* owner of the texts, see config_keep() */
+	unsigned int unit; /* of times without a unit, in ms */
 	char **words;      /* of all statements */
-	size_t n_words;
 	struct statement *statements;
-	size_t n;
 	struct foreign_line *lines;
-	size_t n_lines;
-	const char *once[64]; /* keywords of foreign_once() */
-	size_t n_once;
-	void *names;          /* of forwards, see tsearch(3) */
+	size_t n_words, n, n_lines;
 	unsigned int n_twins; /* names that were taken */
 	bool lost;            /* something has no equal */
+};
+
+/* A section of culvert.conf, as the statements that are applied to it make it. */
+struct draft {
+	struct foreign *f;
+	unsigned int roles;  /* which rows of a table count */
+	struct statement *s; /* that is applied */
+	char **args;         /* its words behind the keyword */
+	const char *text;    /* of the keyword's row */
+	struct {
+		const char *key, *value; /* keys that begin with "." are not written */
+		unsigned int from;
+	} * keys;
+	size_t n_keys;
+	char *upstream; /* from malloc(3) */
+};
+
+/* WORDS: keywords with "|" between them.  "*" at the end: anything may follow. */
+struct keyword {
+	const char *words;
+	unsigned int roles;
+	void (*take)(struct draft *d); /* NULL: it changes nothing */
+	const char *text;
 };
 
 /* Begin statements with words of at most LEN bytes together. */
 void foreign_open(struct foreign *f, const char *file, size_t len);
 void foreign_close(struct foreign *f);
-
-/* Add a word, which lives as long as F, to the statement that foreign_end() will end. */
-void foreign_word(struct foreign *f, char *word);
-/* End a statement; nothing happens if it has no word. */
-void foreign_end(struct foreign *f, unsigned int line, unsigned int depth);
+/*
+ * Read the statements of TEXT, which is changed: a line is one, or (BLOCKS) it ends with ";" or a block.
+ * NULL, or what is wrong.
+ */
+const char *foreign_read(struct foreign *f, char *text, bool blocks);
 
 #define foreign_keep(f, ...) config_keep(&(f)->own, __VA_ARGS__)
 
-/* S has KEYWORD, and culvert has no equal of it: REASON, or what to do.  Said once for S. */
-void foreign_lost(struct foreign *f, const struct statement *s, const char *keyword,
-		  const char *reason);
-/* The same of something that does no harm; said once for all statements with KEYWORD. */
-void foreign_once(struct foreign *f, const struct statement *s, const char *keyword,
-		  const char *reason);
-
-/* The settings of a section. */
-struct keys {
-	struct {
-		const char *key, *value;
-		unsigned int from;
-	} * all;
-	size_t n;
-};
-
-/* The value of KEY; NULL: none. */
-const char *keys_find(const struct keys *k, const char *key);
-/* Set KEY, in the place of an earlier value. */
-void keys_set(struct keys *k, const struct statement *s, const char *key, const char *value);
-/* Add a further line of KEY. */
-void keys_add(struct keys *k, const struct statement *s, const char *key, const char *value);
-
-/* A text that grows, from zero. */
-struct text {
-	char *all;
-	size_t len;
-};
-
-/* Add MORE, behind SEPARATOR if it is not the first. */
-void text_join(struct text *t, const char *separator, const char *more);
-/* The text, which lives as long as F; NULL: nothing was added.  T is empty then. */
-const char *text_keep(struct foreign *f, struct text *t);
-
-/* Milliseconds as culvert writes seconds. */
-const char *foreign_seconds(struct foreign *f, unsigned long long ms);
-/* ADDRESS of IPv4 without its port, or another address as it is. */
-const char *foreign_host(struct foreign *f, const char *address);
-/* TEXT with escapes as in C. */
-const char *foreign_escape(struct foreign *f, const char *text);
+/* Add MORE to TEXT, from malloc(3) or NULL, behind SEPARATOR if it is not the first. */
+char *text_join(char *text, const char *separator, const char *more);
+/* Let F own TEXT; NULL: there is none. */
+const char *text_keep(struct foreign *f, char *text);
+/* Is WORD, with END behind it, in LIST, where blanks are around each word? */
+bool has_word(struct foreign *f, const char *list, const char *word, const char *end);
+/* Where the first statement begins, behind blanks and comments. */
+const char *foreign_begin(const char *text);
+/* "1m30s" as culvert writes seconds. */
+const char *foreign_seconds(struct foreign *f, const char *text);
 /* A name for a forward: WISH, or one that is not taken yet. */
 const char *foreign_name(struct foreign *f, const char *wish);
 
-/* Write the section HEAD of S, with K; OFF: as a comment. */
-void foreign_section(struct foreign *f, const struct statement *s, const char *head,
-		     const struct keys *k, bool off);
+/* KEYWORD (NULL: the statement) has no equal: REASON, or what to do.  Said once for a statement. */
+void lose(struct draft *d, const char *keyword, const char *reason);
+
+/* The value of KEY; NULL: none. */
+const char *draft_find(const struct draft *d, const char *key);
+/* Set KEY, in the place of an earlier value, or add a line if KEY may have several. */
+void draft_set(struct draft *d, const char *key, const char *value);
+/* Set what several statements have decided: upstream; and of a forward. */
+void draft_end(struct draft *d, bool forward);
+/* Write the section HEAD; free what D has. */
+void draft_write(struct draft *d, const char *head);
+void draft_close(struct draft *d);
+
+/* Do what the row of S in TABLE says; the last row has no words, and is for all others. */
+void draft_apply(struct draft *d, const struct keyword *table, struct statement *s);
+/* For rows: set the key TEXT to the argument, its seconds, or an address without its port. */
+void take_value(struct draft *d);
+void take_seconds(struct draft *d);
+void take_host(struct draft *d);
+/* Set a key, TEXT being "KEY VALUE". */
+void take_key(struct draft *d);
+/* Say TEXT of the statement: lose(); or, of what does no harm, once for all statements. */
+void take_lost(struct draft *d);
+void take_note(struct draft *d);
 
 /*
  * Let culvert read all lines.  Those with mistakes become comments: a line, or the whole section
@@ -105,5 +114,13 @@ void foreign_section(struct foreign *f, const struct statement *s, const char *h
  * left, or -EINVAL.
  */
 int foreign_try(struct foreign *f);
-
 void foreign_write(const struct foreign *f, FILE *to);
+
+/*
+ * haproxy.c, nginx.c: is TEXT a file of that program?  Make lines in F of TEXT, which is changed;
+ * NULL, or what prevents that.
+ */
+bool haproxy_is(const char *text);
+const char *haproxy_convert(struct foreign *f, char *text);
+bool nginx_is(const char *text);
+const char *nginx_convert(struct foreign *f, char *text);

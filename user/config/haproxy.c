@@ -2,376 +2,596 @@
 /*
  * Theory of operation: a forward is a frontend and its default backend, or a section "listen",
  * which is both.  The statements of `defaults`, of the frontend and of the backend are applied to one
- * struct proxy, in this order.  Backends that are chosen by the TLS server name become sections [sni].
+ * draft, in this order.  Backends that are chosen by the TLS server name become sections [sni].
+ *
+ * HAProxy checks servers one by one, culvert checks all servers of a forward in one way.  So what
+ * stands behind one server holds for all.
  */
-#include "config/haproxy.h"
+#include "config/foreign.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/array.h"
-#include "config/foreign.h"
-#include "config/haproxy_words.h"
+#include "config/option.h"
 
-#define BLANKS " \t\r"
+/* Where keywords have a meaning. */
+enum { FRONT = 1, BACK = 2, BOTH = 3 };
 
-struct section {
-	const struct statement *head;
-	size_t first, end; /* of its statements */
-	const struct section *defaults;
-	bool used;
-};
+/* --- frontends --- */
 
-struct haproxy {
-	struct foreign *f;
-	struct section *sections;
-	size_t n;
-};
-
-static void apply_section(struct proxy *p, const struct section *of, unsigned int roles)
+/* TEXT, HOST:PORT of `bind` or `server`, as culvert writes it.  V6ONLY: not IPv4, too, at "::". */
+static const char *address_of(struct foreign *f, const char *text, bool listens, bool v6only)
 {
-	p->roles = roles;
-	for (const struct section *in = of ? of->defaults : NULL;; in = of) {
-		for (size_t i = in ? in->first : 0; in && i < in->end; i++)
-			proxy_apply(p, &p->f->statements[i]);
-		if (in == of)
+	const char *at = strchr(text, '@'), *colon;
+	bool v6 = !strncmp(text, "ipv6@", 5);
+	int len;
+
+	if (!strncmp(text, "unix@", 5) || *text == '/')
+		return foreign_keep(f, "unix:%s", *text == '/' ? text : at + 1);
+	if (!strncmp(text, "abns@", 5))
+		return foreign_keep(f, "unix:@%s", at + 1);
+	if (at && (v6 || !strncmp(text, "ipv4@", 5) || !strncmp(text, "tcp", 3)))
+		text = at + 1;
+	colon = strrchr(text, ':');
+	if (!colon || !colon[1])
+		return NULL;
+	len = (int)(colon - text);
+	if (listens && len <= 1 && (!len || *text == '*') && !v6)
+		return foreign_keep(f, "0.0.0.0%s", colon);
+	if (listens && len <= 2 && (!strncmp(text, "::", (size_t)len) || v6))
+		return foreign_keep(f, v6only ? "[::]%s" : "%s", colon);
+	return foreign_keep(f,
+			    *text != '[' && memchr(text, ':', (size_t)len) ? "[%.*s]%s" : "%.*s%s",
+			    len, text, colon);
+}
+
+static void take_bind(struct draft *d)
+{
+	/* words that change nothing; those with "=" have a value */
+	static const char fine[] = " name= id= nice= backlog= thread= process= shards= level= tfo "
+				   "v4v6 v6only defer-accept crt= alpn= ca-file= verify= ciphers= ";
+	bool v6only = false;
+	const char *address;
+
+	for (char **a = d->args; *a; a++)
+		v6only |= !strcmp(*a, "v6only");
+	for (char *all = *d->args, *one; (one = strsep(&all, ","));) {
+		address = address_of(d->f, one, true, v6only);
+		if (address)
+			draft_set(d, "listen", address);
+		else
+			lose(d, "bind", "expected an address and a port");
+	}
+	for (char **a = d->args + !!*d->args; *a; a++)
+		if (!strcmp(*a, "accept-proxy"))
+			draft_set(d, ".receive", "receive");
+		else if (!strcmp(*a, "ssl"))
+			lose(d, "bind ssl", "culvert does not decrypt: the servers get TLS");
+		else if (has_word(d->f, fine, *a, "="))
+			a += !!a[1];
+		else if (!has_word(d->f, fine, *a, ""))
+			lose(d, foreign_keep(d->f, "bind %s", *a), NO_EQUAL);
+}
+
+/*
+ * The names of WORDS up to END, "req.ssl_sni -i A B", or, not of SNI, which test of TLS it is.  NULL:
+ * they are about something else, or compare otherwise.
+ */
+static const char *values_of(struct foreign *f, char **words, const char *end, bool sni)
+{
+	static const char names[] = " req_ssl_sni req.ssl_sni req.ssl_sni,lower ";
+	static const char tests[] = " req_ssl_hello_type req.ssl_hello_type payload(0,7) "
+				    "req.payload(0,7) req_len req.len ";
+	bool suffix = false, bad = false;
+	char *all = NULL;
+
+	if (!sni && (has_word(f, names, *words, "") || has_word(f, tests, *words, "")))
+		return *words;
+	if (!sni || !has_word(f, names, *words, ""))
+		return NULL;
+	for (words++; *words != end && **words == '-'; words++)
+		if (!strcmp(*words, "-m") && words[1] != end && !strcmp(words[1], "end"))
+			suffix = words++;
+		else
+			bad |= !has_word(f, " -- -i -m ", *words, "");
+	for (; *words != end; words++) {
+		bad |= suffix && **words != '.';
+		all = text_join(all, " ", suffix ? "*" : "");
+		all = text_join(all, "", *words);
+	}
+	end = text_keep(f, all);
+	return bad ? NULL : end;
+}
+
+/*
+ * The values of the term at *AT, "{ req.ssl_sni A }" or the name of an `acl` above, which is skipped.
+ * *INVERTED: a "!" stands before it.
+ */
+static const char *term_of(struct draft *d, char ***at, bool sni, bool *inverted)
+{
+	const char *first = **at ?: "", *more = NULL;
+	struct statement *s = d->s;
+	char **words, *all = NULL;
+
+	*inverted = *first == '!';
+	if (*inverted)
+		first = first[1] || !(*at)[1] ? first + 1 : *++*at;
+	words = *at += !!**at;
+	if (!strcmp(first, "{")) {
+		while (**at && strcmp(**at, "}") != 0)
+			++*at;
+		return **at && *at != words ? values_of(d->f, words, *(*at)++, sni) : NULL;
+	}
+	if (!sni && !strcmp(first, "WAIT_END"))
+		return first;
+	while (s->depth)
+		s--;
+	for (; s < d->s; s++) {
+		if (s->n < 3 || strcmp(s->words[0], "acl") != 0 || strcmp(s->words[1], first) != 0)
+			continue;
+		more = values_of(d->f, s->words + 2, NULL, sni);
+		if (!more)
 			break;
+		all = text_join(all, " ", more);
+	}
+	first = text_keep(d->f, all);
+	return more ? first : NULL;
+}
+
+/* HAProxy must be told to wait for the name. */
+static void take_request(struct draft *d)
+{
+	char **condition = d->args + (*d->args && d->args[1] ? 2 : 0);
+	bool inverted;
+
+	if (!*d->args || strcmp(*d->args, "accept") || !term_of(d, &condition, false, &inverted))
+		lose(d, NULL,
+		     "culvert may let in clients that HAProxy refuses: see allow and deny");
+}
+
+/* --- servers --- */
+
+/* What one server has holds for all. */
+static void set_for_all(struct draft *d, const char *key, const char *value)
+{
+	const char *before = draft_find(d, key);
+
+	if (before && strcmp(before, value) != 0 && *d->s->words[0] != 'd')
+		lose(d, key, "servers differ: the last value holds for all");
+	draft_set(d, key, value);
+}
+
+/* WORDS behind a server, as words of culvert behind ONE, from malloc(3); "": it is not in use. */
+static char *take_words(struct draft *d, char *one, char **words)
+{
+	/* words that change nothing, or are seen to below; those with "=" have a value */
+	static const char fine[] =
+		" id= cookie= resolvers= resolve-prefer= init-addr= verify= sni= "
+		"verifyhost= ca-file= crt= minconn= enabled tfo non-stick "
+		"check-send-proxy no-check agent-check check disabled backup ";
+	static const struct {
+		const char *word, *key, *value; /* KEY: a key, or a word behind the server */
+	} table[] = {
+		{ "rise", "rise", NULL },
+		{ "fall", "fall", NULL },
+		{ "inter", "check", NULL },
+		{ "agent-port", "check-agent", NULL },
+		{ "weight", " weight=", NULL },
+		{ "maxconn", " max-sessions=", NULL },
+		{ "port", " check-port=", NULL },
+		{ "on-marked-down", "on-down", "reset" },
+		{ "on-marked-up", "on-backup", "reset" },
+	};
+	bool off = false;
+
+	for (char **w = words; *w; w++) {
+		size_t i = 0;
+
+		if (!strcmp(*w, "check"))
+			draft_set(d, ".check", "");
+		off |= !strcmp(*w, "disabled");
+		while (i < sizeof(table) / sizeof(table[0]) && strcmp(*w, table[i].word) != 0)
+			i++;
+		if (i < sizeof(table) / sizeof(table[0]) && w[1]) {
+			const char *value = table[i].value ?: *++w;
+
+			w += !!table[i].value;
+			off |= !strcmp(table[i].word, "weight") && !strcmp(value, "0");
+			if (*table[i].key == ' ')
+				one = text_join(text_join(one, "", table[i].key), "", value);
+			else
+				set_for_all(d, table[i].key,
+					    i == 2 ? foreign_seconds(d->f, value) : value);
+		} else if (!strcmp(*w, "backup")) {
+			one = text_join(one, "", " backup");
+		} else if (!strncmp(*w, "send-proxy", 10)) {
+			draft_set(d, ".send",
+				  strncmp(*w, "send-proxy-v2", 13) ? "send-v1" : "send-v2");
+		} else if (!strcmp(*w, "ssl")) {
+			lose(d, "server ssl", "culvert does not encrypt: clients must speak TLS");
+		} else if (has_word(d->f, fine, *w, "=")) {
+			w += !!w[1];
+		} else if (!has_word(d->f, fine, *w, "")) {
+			lose(d, foreign_keep(d->f, "server %s", *w), NO_EQUAL);
+		}
+	}
+	if (off)
+		*one = '\0';
+	return one;
+}
+
+static void take_default_server(struct draft *d)
+{
+	char *all = text_join(NULL, "", draft_find(d, ".usual") ?: "");
+
+	draft_set(d, ".usual", text_keep(d->f, take_words(d, all, d->args)));
+}
+
+/* server NAME ADDRESS WORDS */
+static void take_server(struct draft *d)
+{
+	const char *address;
+	char *one;
+
+	d->args += !!*d->args;
+	address = *d->args ?: "";
+	address = address_of(d->f, address, false, false) ?: foreign_keep(d->f, "%s:", address);
+	one = text_join(text_join(NULL, "", address), "", draft_find(d, ".usual") ?: "");
+	one = take_words(d, one, d->args + !!*d->args);
+	if (*one)
+		d->upstream = text_join(d->upstream, ", ", one);
+	else
+		lose(d, "server", foreign_keep(d->f, "%s is disabled: left out", address));
+	free(one);
+}
+
+/* --- checks --- */
+
+/* TEXT with escapes as in C, as blanks at its ends would be lost. */
+static const char *escape(struct foreign *f, const char *text)
+{
+	char *all = allocated(malloc(4 * strlen(text) + 1)), *to = all;
+
+	for (const char *at = text; *at; at++) {
+		unsigned char c = (unsigned char)*at;
+
+		if (c == '\r' || c == '\n')
+			to = stpcpy(to, c == '\r' ? "\\r" : "\\n");
+		else if (c < 0x20 || c >= 0x7f || strchr(";#\\", c) ||
+			 (c == ' ' && (at == text || !at[1])))
+			to += sprintf(to, "\\x%02x", c);
+		else
+			*to++ = *at;
+	}
+	*to = '\0';
+	return text_keep(f, all);
+}
+
+static void take_httpchk(struct draft *d)
+{
+	char **a = d->args;
+
+	draft_set(d, "check-http", !a[0] ? "/" : a[1] ?: a[0]);
+	if (a[0] && a[1] && (!strstr("GET HEAD OPTIONS", a[0]) || (a[2] && strchr(a[2], '\n'))))
+		lose(d, NULL, "culvert sends GET, the server as Host; see check-send");
+}
+
+static void take_check_send(struct draft *d)
+{
+	for (char **a = d->args; *a; a += 1 + !!a[1])
+		if (!strcmp(*a, "uri") && a[1])
+			draft_set(d, "check-http", a[1]);
+		else if (!a[1] || !has_word(d->f, " ver meth ", *a, ""))
+			lose(d, NULL, "culvert sends GET, the server as Host; see check-send");
+}
+
+static void take_redis(struct draft *d)
+{
+	draft_set(d, "check-send", "PING\\r\\n");
+	draft_set(d, "check-expect", "+PONG");
+}
+
+/* TEXT: http-check or tcp-check. */
+static void take_expect(struct draft *d)
+{
+	const char *before = draft_find(d, "check-expect"), *now;
+
+	if (d->args[0] && d->args[1] && !strcmp(d->args[0], "status") && *d->text == 'h') {
+		draft_set(d, "check-status", d->args[1]);
+	} else if (d->args[0] && d->args[1] && !strcmp(d->args[0], "string")) {
+		now = escape(d->f, d->args[1]);
+		if (before)
+			lose(d, NULL, "culvert looks for one text, the longest");
+		if (!before || strlen(now) > strlen(before))
+			draft_set(d, "check-expect", now);
+	} else {
+		lose(d, NULL, "see check-status and check-expect");
 	}
 }
 
+static void take_send(struct draft *d)
+{
+	const char *before = draft_find(d, "check-send");
+
+	if (before)
+		lose(d, NULL, "culvert sends all texts at once");
+	draft_set(d, "check-send",
+		  foreign_keep(d->f, "%s%s", before ?: "", escape(d->f, *d->args ?: "")));
+}
+
+/* --- the tables --- */
+
+#define LOG "culvert logs sessions as JSON: see session-log"
+
+static const struct keyword global_words[] = {
+	{ "maxconn", BOTH, take_value, "max-sessions" },
+	{ "nbthread", BOTH, take_value, "workers" },
+	{ "hard-stop-after", BOTH, take_seconds, "stop-timeout" },
+	{ "log*", BOTH, take_note, LOG },
+	{ "user|group|uid|gid", BOTH, take_note, "culvert has an account of its own: see user" },
+	{ "stats*", BOTH, take_note, "culvert has a socket for commands, too: see control" },
+	{ "maxconnrate|lua*|external-check", BOTH, take_lost, NO_EQUAL },
+	{ "*", BOTH, NULL, "" },
+};
+
+/* The first row that fits counts. */
+static const struct keyword keywords[] = {
+	{ "bind", FRONT, take_bind, "" },
+	{ "mode", BOTH, take_value, ".mode" },
+	{ "disabled", FRONT, take_key, ".disabled yes" },
+	{ "default_backend", FRONT, take_value, ".target" },
+	{ "tcp-request connection", FRONT, take_request, "" },
+	{ "tcp-request inspect-delay", FRONT, take_seconds, "hello-timeout" },
+	{ "tcp-request content", BOTH, take_request, "" },
+	{ "maxconn", FRONT, take_value, "max-sessions" },
+	{ "rate-limit sessions", FRONT, take_value, "accept-rate" },
+	{ "server", BACK, take_server, "" },
+	{ "default-server", BACK, take_default_server, "" },
+	{ "balance roundrobin|balance static-rr", BACK, take_key, "balance round-robin" },
+	{ "balance leastconn", BACK, take_key, "balance least-sessions" },
+	{ "balance source", BACK, take_key, "balance source" },
+	{ "balance", BACK, take_lost, "culvert has round-robin, least-sessions and source" },
+	{ "source 0.0.0.0 usesrc|source * usesrc", BACK, take_key, "transparent yes" },
+	{ "source", BACK, take_host, "source" },
+	{ "timeout connect", BACK, take_seconds, "connect-timeout" },
+	{ "timeout check", BACK, take_seconds, "check-timeout" },
+	{ "timeout queue", BACK, take_seconds, "queue-timeout" },
+	{ "timeout client", FRONT, take_seconds, ".client" },
+	{ "timeout server", BOTH, take_seconds, ".server" },
+	{ "timeout tunnel", BOTH, take_seconds, ".tunnel" },
+	{ "timeout client-fin", FRONT, take_seconds, ".client-fin" },
+	{ "timeout server-fin", BOTH, take_seconds, ".server-fin" },
+	{ "option httpchk", BACK, take_httpchk, "" },
+	{ "http-check send", BACK, take_check_send, "" },
+	{ "http-check expect", BACK, take_expect, "http-check" },
+	{ "tcp-check send", BACK, take_send, "" },
+	{ "tcp-check expect", BACK, take_expect, "tcp-check" },
+	{ "option redis-check", BACK, take_redis, "" },
+	{ "tcp-check connect port", BACK, take_value, "check-port" },
+	{ "tcp-check connect ssl|tcp-check connect send-proxy", BACK, take_lost, NO_EQUAL },
+	{ "tcp-check connect", BACK, NULL, "" },
+	{ "http-check*|tcp-check*|option mysql-check|option pgsql-check|option smtpchk", BACK,
+	  take_lost, "see check-send and check-expect" },
+	{ "stick*", BOTH, take_lost, "no such tables; balance = source keeps a client at a server" },
+	{ "retries", BACK, take_note, "culvert tries each server once" },
+	{ "log*|option tcplog|option httplog|option dontlog*|option log*", BOTH, take_note, LOG },
+	{ "use_backend|acl|timeout http*|option tcp*|option clitcpka|option srvtcpka|option splice*|"
+	  "option redispatch|option allbackups|option contstats|option abortonclose|option http*|"
+	  "option forwardfor|http*|errorfile|stats*|description|id|enabled|backlog|fullconn",
+	  BOTH, NULL, "" }, /* of HTTP or the inside of HAProxy, or read elsewhere */
+	{ NULL, BOTH, take_lost, NO_EQUAL },
+};
+
 /* --- sections --- */
 
-static struct section *find_section(struct haproxy *h, const char *a, const char *b,
-				    const char *name)
+static struct statement *find_section(struct foreign *f, const char *kind, const char *name)
 {
-	for (struct section *s = h->sections; s < h->sections + h->n; s++)
-		if ((!strcmp(s->head->words[0], a) || !strcmp(s->head->words[0], b)) &&
-		    (!name || (s->head->n > 1 && !strcmp(s->head->words[1], name))))
+	for (struct statement *s = f->statements; s < f->statements + f->n; s++)
+		if (!s->depth && s->n > 1 && !strcmp(s->words[1], name) &&
+		    (!strcmp(s->words[0], kind) || !strcmp(s->words[0], "listen")))
 			return s;
 	return NULL;
 }
 
-/* Make the settings of servers; HEAD: of the section that gets them. */
-static void end_backend(struct proxy *p, const struct statement *head)
+/* Apply the section HEAD, behind its `defaults`. */
+static void apply_section(struct draft *d, struct statement *head, unsigned int roles)
 {
-	static const char *const of_checks[] = { "check", "on-", "rise", "fall" };
-	struct text all = { 0 };
-	unsigned long most = 100;
-	size_t n = 0;
+	struct statement *all = d->f->statements, *end = all + d->f->n, *before = NULL;
 
-	if (p->expect)
-		keys_set(&p->keys, head, "check-expect", foreign_escape(p->f, p->expect));
-	if (p->send)
-		keys_set(&p->keys, head, "check-send", foreign_escape(p->f, p->send));
-	if (p->n_checked && !keys_find(&p->keys, "check"))
-		keys_set(&p->keys, head, "check", "2");
-	for (size_t i = 0; i < p->keys.n; i++) { /* HAProxy ignores these without "check" */
-		bool drop = false;
-
-		for (int j = 0; j < 4 && !p->n_checked; j++)
-			drop |= !strncmp(p->keys.all[i].key, of_checks[j], strlen(of_checks[j]));
-		p->keys.all[n] = p->keys.all[i];
-		n += !drop;
-	}
-	p->keys.n = n;
-	p->s = head;
-	if (p->n_checked && p->n_checked < p->n_servers)
-		foreign_once(p->f, head, "check", "culvert checks all servers of a forward");
-	for (size_t i = 0; i < p->n_servers; i++)
-		most = p->servers[i].weight > most ? p->servers[i].weight : most;
-	for (size_t i = 0; i < p->n_servers; i++) {
-		const struct proxy_server *s = &p->servers[i];
-		unsigned long weight = s->weight * 100 / most ?: 1;
-
-		text_join(&all, ", ", s->address);
-		if (weight != 1)
-			text_join(&all, "", foreign_keep(p->f, " weight=%lu", weight));
-		if (s->check_port && p->n_checked)
-			text_join(&all, "", foreign_keep(p->f, " check-port=%lu", s->check_port));
-		text_join(&all, "", s->backup ? " backup" : "");
-	}
-	if (p->n_servers)
-		keys_set(&p->keys, p->servers[0].s, "upstream", text_keep(p->f, &all));
+	for (struct statement *s = all; s < head; s++)
+		before = s->depth || strcmp(s->words[0], "defaults") != 0 ? before : s;
+	if (head->n > 3 && !strcmp(head->words[2], "from"))
+		before = find_section(d->f, "defaults", head->words[3]);
+	d->roles = roles;
+	for (struct statement *s = before ? before + 1 : end; s < end && s->depth; s++)
+		draft_apply(d, keywords, s);
+	for (struct statement *s = head + 1; s < end && s->depth; s++)
+		draft_apply(d, keywords, s);
+	d->s = head;
 }
 
-/* A section [sni] has what the forward has, so say what its backend does not say. */
-static void write_names(struct proxy *front, struct proxy *back, const struct statement *s,
-			const char *name, const char *names)
+static bool is_of_checks(const char *key)
 {
-	static const char *const usual[][2] = {
-		{ "balance", "round-robin" },
-		{ "check", "0" },
-		{ "check-port", "0" },
-		{ "each-address", "no" },
-		{ "connect-timeout", "5" },
-		{ "source", "any" },
-		{ "interface", "any" },
-		{ "transparent", "no" },
-		{ "on-down", "keep" },
-		{ "on-backup", "keep" },
-		{ "rise", "2" },
-		{ "fall", "3" },
-		{ "check-status", "200-399" },
-		{ "check-timeout", "0" },
-	};
-	static const char *const unset[] = { "check-http", "check-send", "check-expect" };
-	bool checks = keys_find(&back->keys, "check");
+	return !strncmp(key, "check", 5) || !strncmp(key, "on-", 3) || !strcmp(key, "rise") ||
+	       !strcmp(key, "fall");
+}
 
-	for (size_t i = 0; i < sizeof(usual) / sizeof(usual[0]); i++)
-		if (keys_find(&front->keys, usual[i][0]) && !keys_find(&back->keys, usual[i][0]) &&
-		    (checks || i < 2 || (i > 2 && i < 8)))
-			keys_add(&back->keys, s, usual[i][0], usual[i][1]);
-	for (size_t i = 0; i < 3 && checks; i++)
-		if (keys_find(&front->keys, unset[i]) && !keys_find(&back->keys, unset[i]))
-			foreign_lost(front->f, s, unset[i],
-				     "the forward's holds for this backend, too");
-	if (back->sends != front->sends)
-		keys_add(&back->keys, s, "proxy-protocol",
-			 !back->sends    ? "off" :
-			 back->sends > 1 ? "send-v2" :
-					   "send-v1");
-	foreign_section(front->f, s, foreign_keep(front->f, "sni %s %s", name, names), &back->keys,
-			!back->n_servers);
+static void end_backend(struct draft *d)
+{
+	bool checks = draft_find(d, ".check");
+
+	if (checks && !draft_find(d, "check"))
+		draft_set(d, "check", "2");
+	for (size_t i = 0; i < d->n_keys; i++) /* HAProxy ignores these without "check" */
+		if (!checks && is_of_checks(d->keys[i].key))
+			d->keys[i].key = ".";
+	draft_end(d, false);
+}
+
+/* The longer one of two times; NULL: there is none. */
+static const char *longer(const struct draft *d, const char *a, const char *b)
+{
+	const char *x = draft_find(d, a), *y = draft_find(d, b);
+
+	return x && strtod(x, NULL) >= strtod(y ?: "0", NULL) ? x : y;
+}
+
+static const char *idle_of(const struct draft *d)
+{
+	return draft_find(d, ".tunnel") ?: longer(d, ".client", ".server") ?: "0";
 }
 
 /*
- * Write sections [sni] for the backends that OF, the forward NAME, chooses by the name.  Without NAME
- * only add their times to those of P.  How many there are.
+ * The TLS server names for which the condition of S, `use_backend BACKEND if ...`, holds, or not-tls;
+ * NULL: it is about something else.
  */
-static size_t write_sni(struct haproxy *h, struct proxy *p, const struct section *of,
-			const char *name)
+static const char *names_of(struct draft *d)
 {
-	size_t n = 0;
+	char **at = d->s->words + 3, **first = at, *all = NULL;
+	bool good = d->s->n > 3 && !strcmp(d->s->words[2], "if"), inverted;
+	const char *more;
 
-	for (size_t i = of->first; i < of->end; i++) {
-		struct statement *s = &h->f->statements[i];
-		struct proxy back = { .f = h->f, .usual = { .weight = 1 } };
-		const char *names;
-		struct section *to;
-
-		if (strcmp(s->words[0], "use_backend") != 0)
-			continue;
-		names = proxy_names(p, s);
-		to = names ? find_section(h, "backend", "listen", s->words[1]) : NULL;
-		s->told = !name;
-		if (!to) {
-			foreign_lost(h->f, s, "use_backend",
-				     "culvert chooses by req.ssl_sni alone: see [sni]");
-			continue;
+	if (good && (more = term_of(d, &first, false, &inverted)) && !*first) {
+		if (inverted && strstr(more, "hello_type"))
+			return "not-tls";
+		if (!inverted && strstr(more, "payload")) {
+			lose(d, NULL, "it gets all clients that do not speak TLS: see not-tls");
+			return "not-tls";
 		}
-		n++;
-		to->used = true;
-		apply_section(&back, to, BACK);
-		end_backend(&back, s);
-		for (int t = 0; t < TIMES && !name; t++)
-			p->ms[t] = back.ms[t] > p->ms[t] ? back.ms[t] : p->ms[t];
-		if (name)
-			write_names(p, &back, s, name, names);
-		free(back.keys.all);
-		free(back.servers);
 	}
-	return n;
+	while (good) {
+		more = term_of(d, &at, true, &inverted);
+		good = more && !inverted && (!*at || !strcmp(*at, "or") || !strcmp(*at, "||"));
+		all = good ? text_join(all, " ", more) : all;
+		if (!good || !*at++)
+			break;
+	}
+	more = text_keep(d->f, all);
+	return good ? more : NULL;
 }
 
-static void end_frontend(struct proxy *p, const struct statement *head)
+/* Write a section [sni] for the backend that S chooses.  It has what FRONT has: say what it lacks. */
+static void write_names(struct draft *front, const char *name, struct statement *s)
 {
-	const unsigned long long *ms = p->ms;
-	unsigned long long idle = ms[CLIENT] > ms[SERVER] ? ms[CLIENT] : ms[SERVER];
-	unsigned long long fin = ms[CLIENT_FIN] > ms[SERVER_FIN] ? ms[CLIENT_FIN] : ms[SERVER_FIN];
+	struct draft back = { .f = front->f };
+	const char *names, *send, *sends = draft_find(front, ".send") ?: "";
+	struct statement *to;
 
-	idle = ms[TUNNEL] ?: idle;
-	if (idle)
-		keys_set(&p->keys, head, "idle-timeout", foreign_seconds(p->f, idle));
+	front->s = s;
+	s->told = false;
+	names = names_of(front);
+	to = names ? find_section(front->f, "backend", s->words[1]) : NULL;
+	if (!to) {
+		lose(front, NULL, "culvert chooses by req.ssl_sni alone: see [sni]");
+		return;
+	}
+	to->told = true;
+	apply_section(&back, to, BACK);
+	back.s = s;
+	end_backend(&back);
+	for (size_t i = 0; i < front->n_keys; i++) {
+		const char *key = front->keys[i].key;
+		const struct option_def *o = option_find(key, SCOPE_SNI);
+
+		if (!o || draft_find(&back, key) ||
+		    has_word(front->f, " upstream proxy-protocol ", key, "") ||
+		    (is_of_checks(key) && strcmp(key, "check") && !draft_find(&back, ".check")))
+			continue;
+		if (o->initial)
+			draft_set(&back, o->name, o->initial);
+		else
+			lose(&back, key, "the forward's holds for this backend, too");
+	}
+	if (strtod(idle_of(&back), NULL) > strtod(idle_of(front), NULL))
+		lose(&back, "timeout", "idle-timeout of the forward holds for this backend, too");
+	send = draft_find(&back, ".send") ?: "";
+	if (strcmp(send, sends) != 0)
+		draft_set(&back, "proxy-protocol", *send ? send : "off");
+	draft_write(&back, foreign_keep(front->f, "sni %s %s", name, names));
+	draft_close(&back);
+}
+
+/* HEAD: a frontend, or a section "listen". */
+static void write_forward(struct foreign *f, struct statement *head)
+{
+	struct draft d = { .f = f };
+	const char *name = head->n > 1 ? head->words[1] : "", *mode, *target, *fin;
+	struct statement *to;
+
+	apply_section(&d, head, *head->words[0] == 'l' ? BOTH : FRONT);
+	mode = draft_find(&d, ".mode") ?: "tcp"; /* the backend has one of its own */
+	target = draft_find(&d, ".target");
+	to = target ? find_section(f, "backend", target) : NULL;
+	if (to && to != head) {
+		apply_section(&d, to, BACK);
+		to->told = true;
+	}
+	d.s = head;
+	if (strcmp(mode, "tcp") != 0 || draft_find(&d, ".disabled")) {
+		lose(&d, name, "mode http, or disabled; culvert has metrics, and `culvert top`");
+		draft_close(&d);
+		return;
+	}
+	end_backend(&d);
+	if (strcmp(idle_of(&d), "0") != 0)
+		draft_set(&d, "idle-timeout", idle_of(&d));
+	fin = longer(&d, ".client-fin", ".server-fin");
 	if (fin)
-		keys_set(&p->keys, head, "fin-timeout", foreign_seconds(p->f, fin));
-	if (p->receives || p->sends)
-		keys_set(&p->keys, head, "proxy-protocol",
-			 foreign_keep(p->f, "%s%s%s", p->receives ? "receive" : "",
-				      p->receives && p->sends ? ", " : "",
-				      p->sends > 1 ? "send-v2" :
-				      p->sends     ? "send-v1" :
-						     ""));
-	if (p->accepts && !p->closed) /* HAProxy accepts whom no rule rejects */
-		keys_add(&p->keys, head, "allow", "all");
-}
-
-/* OF: a frontend, or a section "listen". */
-static void write_forward(struct haproxy *h, struct section *of)
-{
-	bool listen = !strcmp(of->head->words[0], "listen");
-	struct proxy p = { .f = h->f, .usual = { .weight = 1 } };
-	const char *name = foreign_name(h->f, of->head->n > 1 ? of->head->words[1] : "");
-	const struct statement *http;
-	struct section *to = NULL;
-	size_t sni;
-
-	apply_section(&p, of, listen ? FRONT | BACK : FRONT);
-	http = p.http; /* the backend has a mode of its own */
-	if (p.backend)
-		to = find_section(h, "backend", "listen", p.backend);
-	if (to && to != of) {
-		to->used = true;
-		apply_section(&p, to, BACK);
-	}
-	end_backend(&p, of->head);
-	sni = write_sni(h, &p, of, NULL);
-	end_frontend(&p, of->head);
-	if (http) {
-		foreign_lost(h->f, of->head, name,
-			     "mode http: not converted; culvert has metrics, and `culvert top`");
-	} else if (p.disabled) {
-		foreign_once(h->f, p.disabled, name, "disabled: not converted");
-	} else {
-		if (!p.n_servers && !sni)
-			foreign_lost(h->f, of->head, name, "no server: see upstream");
-		foreign_section(h->f, of->head, foreign_keep(h->f, "forward %s", name), &p.keys,
-				(!p.n_servers && !sni) || !keys_find(&p.keys, "listen"));
-		write_sni(h, &p, of, name);
-	}
-	free(p.keys.all);
-	free(p.servers);
+		draft_set(&d, "fin-timeout", fin);
+	draft_end(&d, true);
+	name = foreign_name(f, name);
+	draft_write(&d, foreign_keep(f, "forward %s", name));
+	for (struct statement *s = head + 1; s < f->statements + f->n && s->depth; s++)
+		if (!strcmp(s->words[0], "use_backend"))
+			write_names(&d, name, s);
+	draft_close(&d);
 }
 
 /* --- the file --- */
 
-static const char *const kinds[] = {
-	"global",      "defaults",  "frontend", "backend", "listen", /* these come first */
-	"resolvers",   "peers",     "userlist", "mailers", "cache",
-	"http-errors", "crt-store", "ring",     "program", "log-forward",
-	"log-profile", "fcgi-app",  "traces",   "acme",    NULL,
-};
-
-/* The index of WORD in kinds[], or -1. */
-static int kind_of(const char *word)
+static bool is_section(const char *word)
 {
-	for (int i = 0; kinds[i]; i++)
-		if (!strcmp(kinds[i], word))
-			return i;
-	return -1;
+	static const char kinds[] =
+		" global defaults frontend backend listen resolvers peers userlist mailers cache "
+		"http-errors crt-store ring program log-forward log-profile fcgi-app traces acme ";
+	char room[24];
+
+	return snprintf(room, sizeof(room), " %s ", word) < (int)sizeof(room) &&
+	       strstr(kinds, room);
 }
 
 bool haproxy_is(const char *text)
 {
-	char word[16];
+	char word[20];
 
-	for (;;) {
-		text += strspn(text, BLANKS "\n");
-		if (*text != '#')
-			break;
-		text += strcspn(text, "\n");
-	}
-	return sscanf(text, "%15s", word) == 1 && kind_of(word) >= 0;
-}
-
-/* The byte for the escape at *AT, behind the backslash. */
-static char unescape(char **at)
-{
-	char c = *(*at)++, hex[3] = { 0 }, *end;
-
-	if (c == 'x' && (*at)[0] && (*at)[1]) {
-		memcpy(hex, *at, 2);
-		c = (char)strtoul(hex, &end, 16);
-		if (c && !*end)
-			*at += 2;
-		else
-			c = 'x';
-		return c;
-	}
-	return (char)(c == 'n' ? '\n' : c == 'r' ? '\r' : c == 't' ? '\t' : c);
-}
-
-/* Cut the next word off *LINE; NULL: there is none.  BAD: a quote has no end. */
-static char *next_word(char **line, bool *bad)
-{
-	char *at = *line + strspn(*line, BLANKS), *word = at, *to = at, quote = 0;
-
-	*line = at;
-	if (!*at || *at == '#')
-		return NULL;
-	while (*at && (quote || !strchr(BLANKS "#", *at))) {
-		char c = *at++;
-
-		if (quote ? c == quote : c == '"' || c == '\'')
-			quote = (char)(quote ? 0 : c);
-		else if (c == '\\' && quote != '\'' && *at)
-			*to++ = unescape(&at);
-		else
-			*to++ = c;
-	}
-	*bad |= quote;
-	*line = *at == '#' ? at + strlen(at) : at + !!*at;
-	*to = '\0';
-	return word;
-}
-
-/* Read statements; their depth is the number of their section. */
-static const char *read_sections(struct haproxy *h, char *text)
-{
-	const struct section *anonymous = NULL;
-	unsigned int number = 0;
-	bool bad = false;
-	char *line, *word;
-
-	while ((line = strsep(&text, "\n"))) {
-		number++;
-		while ((word = next_word(&line, &bad)))
-			foreign_word(h->f, word);
-		if (bad)
-			return foreign_keep(h->f, "line %u: a quote has no end", number);
-		foreign_end(h->f, number, 0);
-	}
-	for (size_t i = 0; i < h->f->n; i++)
-		h->n += kind_of(h->f->statements[i].words[0]) >= 0;
-	h->sections = allocated(calloc(h->n + 1, sizeof(*h->sections)));
-	h->n = 0;
-	for (size_t i = 0; i < h->f->n; i++) {
-		struct statement *s = &h->f->statements[i];
-		struct section *last = &h->sections[h->n];
-
-		if (kind_of(s->words[0]) >= 0) {
-			h->sections[h->n++] = (struct section){ .head = s, .first = i + 1 };
-			last->defaults = anonymous;
-			if (s->n > 3 && !strcmp(s->words[2], "from"))
-				last->defaults = find_section(h, "defaults", "", s->words[3]);
-			if (!strcmp(s->words[0], "defaults"))
-				anonymous = last;
-		} else if (!h->n) {
-			return foreign_keep(h->f, "line %u: before the first section", s->line);
-		}
-		s->depth = (unsigned int)h->n;
-		h->sections[h->n - 1].end = i + 1;
-	}
-	return NULL;
+	return sscanf(foreign_begin(text), "%19s", word) == 1 && is_section(word);
 }
 
 const char *haproxy_convert(struct foreign *f, char *text)
 {
-	struct haproxy h = { .f = f };
-	const char *wrong = read_sections(&h, text);
-	struct proxy global = { .f = f };
+	const char *wrong = foreign_read(f, text, false), *kind = "";
+	struct statement *end = f->statements + (wrong ? 0 : f->n), *s;
+	struct draft d = { .f = f, .roles = BOTH };
 
-	for (struct section *s = h.sections; !wrong && s < h.sections + h.n; s++)
-		if (!strcmp(s->head->words[0], "global"))
-			apply_section(&global, s, GLOBAL);
-	if (global.keys.n)
-		foreign_section(f, h.sections[0].head, "culvert", &global.keys, false);
-	free(global.keys.all);
-	for (struct section *s = h.sections; !wrong && s < h.sections + h.n; s++) {
-		const char *kind = s->head->words[0];
-
-		if (!strcmp(kind, "listen") || !strcmp(kind, "frontend"))
-			write_forward(&h, s);
-		else if (!strcmp(kind, "resolvers"))
-			foreign_once(f, s->head, kind,
-				     "culvert asks the servers of /etc/resolv.conf");
-		else if (kind_of(kind) > 4)
-			foreign_lost(f, s->head, kind, "a section without an equal");
+	f->unit = 1;
+	for (s = f->statements; s < end; s++) {
+		s->depth = !is_section(s->words[0]); /* the first begins one, see haproxy_is() */
+		kind = s->depth ? kind : s->words[0];
+		if (s->depth && !strcmp(kind, "global"))
+			draft_apply(&d, global_words, s);
 	}
-	for (struct section *s = h.sections; !wrong && s < h.sections + h.n; s++)
-		if (!strcmp(s->head->words[0], "backend") && !s->used)
-			foreign_once(f, s->head, "backend",
-				     foreign_keep(f, "%s: no forward above uses it",
-						  s->head->n > 1 ? s->head->words[1] : ""));
-	free(h.sections);
+	if (d.n_keys)
+		draft_write(&d, "culvert");
+	for (s = f->statements; s < end; s++)
+		if (!s->depth && has_word(f, " listen frontend ", s->words[0], ""))
+			write_forward(f, s);
+	for (s = f->statements; s < end; s++) {
+		d.s = s;
+		if (!s->depth && !s->told &&
+		    !has_word(f, " global defaults listen frontend ", s->words[0], ""))
+			lose(&d, NULL, "no forward above uses it");
+	}
+	draft_close(&d);
 	return wrong;
 }

@@ -1,596 +1,293 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: each `server` of `stream` is a forward, or two if it listens for TCP and UDP.
- * The directives of `stream` and of the server are applied in this order; a table says what each
- * does.  A map from $ssl_preread_server_name becomes sections [sni].
+ * The directives of `stream` and of the server are applied in this order.  A map from
+ * $ssl_preread_server_name becomes sections [sni].
  */
-#include "config/nginx.h"
+#include "config/foreign.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/foreign.h"
-
 #define BLANKS " \t\r\n"
-#define NO_EQUAL "culvert has no equal"
+#define INCLUDED "convert that file, too"
+#define LOG "culvert logs sessions as JSON: see session-log"
 
-struct nginx {
-	struct foreign *f;
-	struct statement *stream, *end; /* its directives, and those of the blocks in it */
-	unsigned int depth;             /* of its directives */
-};
-
-struct server {
-	struct nginx *in;
-	const struct statement *s; /* that is applied */
-	char **args;               /* its words behind the first */
-	const char *text;          /* of the directive's row */
-	struct keys keys;
-	const char *pass; /* proxy_pass */
-	bool udp, accepts, accepts_all;
-};
+enum { TCP = 1, UDP = 2, BOTH = 3 };
 
 /* The end of the directives of the block B, and of blocks in it. */
-static struct statement *end_of(const struct nginx *n, struct statement *b)
+static struct statement *end_of(const struct foreign *f, struct statement *b)
 {
 	struct statement *s = b + 1;
 
-	while (s < n->end && s->depth > b->depth)
+	while (s < f->statements + f->n && s->depth > b->depth)
 		s++;
 	return s;
 }
 
-static void lose(struct server *v, const char *keyword, const char *reason)
+/* The block KIND whose word AT is NAME, or NULL. */
+static struct statement *find_block(const struct foreign *f, const char *kind, size_t at,
+				    const char *name)
 {
-	foreign_lost(v->in->f, v->s, keyword, reason);
-}
-
-static struct statement *find_block(struct nginx *n, const char *kind, size_t at, const char *name)
-{
-	for (struct statement *s = n->stream; s < n->end; s++)
-		if (s->depth == n->depth && s->n > at && !strcmp(s->words[0], kind) &&
+	for (struct statement *s = f->statements; s < f->statements + f->n; s++)
+		if (!s->depth && s->n > at && !strcmp(s->words[0], kind) &&
 		    !strcmp(s->words[at], name))
 			return s;
 	return NULL;
 }
 
-/* --- the directives of a server --- */
+/* --- directives of a server --- */
 
-/* "1m30s", or seconds. */
-static unsigned long long time_of(const char *text)
+static bool has_argument(const struct statement *s, const char *word)
 {
-	unsigned long long all = 0, n;
-	char *end;
-
-	for (; *text >= '0' && *text <= '9'; text = end) {
-		n = strtoull(text, &end, 10);
-		n = n < 1ULL << 40 ? n : 1ULL << 40;
-		if (!strncmp(end, "ms", 2)) {
-			all += n;
-			end += 2;
-			continue;
-		}
-		all += n * (*end == 'm' ? 60000 :
-			    *end == 'h' ? 3600000 :
-			    *end == 'd' ? 86400000 :
-			    *end == 'w' ? 604800000 :
-					  1000);
-		end += !!*end;
-	}
-	return all;
-}
-
-static void take_listen(struct server *v)
-{
-	/* words that change nothing; those with "=" have a value */
-	static const char fine[] =
-		" udp reuseport bind deferred proxy_protocol backlog= rcvbuf= sndbuf= "
-		"so_keepalive= ipv6only= fastopen= ssl ";
-	const char *address = v->args[0] ?: "";
-	bool udp = false, both = false;
-
-	for (char **a = v->args; *a; a++) {
-		udp |= !strcmp(*a, "udp");
-		both |= !strcmp(*a, "ipv6only=off");
-	}
-	if (udp != v->udp)
-		return;
-	if (!strncmp(address, "[::]", 4) && both)
-		address += 4;
-	else if (!strncmp(address, "*:", 2))
-		address = foreign_keep(v->in->f, "0.0.0.0%s", address + 1);
-	else if (!strchr(address, ':'))
-		address = foreign_keep(v->in->f, "0.0.0.0:%s", address);
-	keys_add(&v->keys, v->s, "listen",
-		 foreign_keep(v->in->f, "%s%s", address, udp ? "/udp" : ""));
-	for (char **a = v->args + !!*v->args; *a; a++) {
-		const char *word = foreign_keep(v->in->f, " %.*s ",
-						(int)strcspn(*a, "=") + !!strchr(*a, '='), *a);
-
-		if (!strcmp(*a, "proxy_protocol"))
-			keys_set(&v->keys, v->s, "proxy-protocol", "receive");
-		else if (!strcmp(*a, "ssl"))
-			lose(v, "listen ssl", "culvert does not decrypt: the servers get TLS");
-		else if (!strstr(fine, word))
-			lose(v, foreign_keep(v->in->f, "listen %s", *a), NO_EQUAL);
-	}
-}
-
-static void take_pass(struct server *v)
-{
-	v->pass = *v->args;
-}
-
-/* TEXT: the key. */
-static void take_time(struct server *v)
-{
-	keys_set(&v->keys, v->s, v->text, foreign_seconds(v->in->f, time_of(*v->args ?: "")));
-}
-
-static void take_header(struct server *v)
-{
-	keys_set(&v->keys, v->s, "send", *v->args && !strcmp(*v->args, "on") ? "send-v1" : "");
-}
-
-static void take_nodelay(struct server *v)
-{
-	if (*v->args && !strcmp(*v->args, "off"))
-		keys_set(&v->keys, v->s, "nodelay", "no");
-}
-
-static void take_responses(struct server *v)
-{
-	if (v->udp && *v->args && !strcmp(*v->args, "0"))
-		keys_set(&v->keys, v->s, "replies", "no");
-	else if (v->udp)
-		keys_set(&v->keys, v->s, "responses", *v->args ?: "");
-}
-
-static void take_bind(struct server *v)
-{
-	const char *at = *v->args ?: "";
-
-	if (!strcmp(at, "off"))
-		return;
-	if (*at && v->args[1] && !strcmp(at, "$remote_addr") && !strcmp(v->args[1], "transparent"))
-		keys_set(&v->keys, v->s, "transparent", "yes");
-	else if (*at && !v->args[1] && *at != '$')
-		keys_set(&v->keys, v->s, "source", foreign_host(v->in->f, at));
-	else
-		lose(v, "proxy_bind", "see source and transparent");
-}
-
-/* TEXT: allow or deny.  nginx accepts clients whom no rule matches. */
-static void take_access(struct server *v)
-{
-	v->accepts |= *v->text == 'a';
-	v->accepts_all = *v->args && !strcmp(*v->args, "all");
-	keys_add(&v->keys, v->s, v->text, *v->args ?: "");
-}
-
-static void take_once(struct server *v)
-{
-	foreign_once(v->in->f, v->s, v->s->words[0], v->text);
-}
-
-static void take_lost(struct server *v)
-{
-	lose(v, v->s->words[0], v->text);
-}
-
-#define LOG "culvert logs sessions as JSON: see session-log"
-#define RATE "a limit of one connection has no equal: see bandwidth-per-client"
-
-/* Change nothing, or are read elsewhere. */
-static const char quiet[] =
-	" server upstream map ssl_preread proxy_socket_keepalive proxy_buffer_size proxy_half_close "
-	"preread_buffer_size resolver_timeout limit_conn_zone map_hash_max_size map_hash_bucket_size "
-	"variables_hash_max_size variables_hash_bucket_size server_name status_zone ";
-
-static const struct directive {
-	const char *word;
-	void (*take)(struct server *v);
-	const char *text;
-} directives[] = {
-	{ "listen", take_listen, "" },
-	{ "proxy_pass", take_pass, "" },
-	{ "proxy_timeout", take_time, "idle-timeout" },
-	{ "proxy_connect_timeout", take_time, "connect-timeout" },
-	{ "preread_timeout", take_time, "hello-timeout" },
-	{ "proxy_protocol_timeout", take_time, "proxy-timeout" },
-	{ "proxy_protocol", take_header, "" },
-	{ "proxy_bind", take_bind, "" },
-	{ "proxy_responses", take_responses, "" },
-	{ "allow", take_access, "allow" },
-	{ "deny", take_access, "deny" },
-	{ "tcp_nodelay", take_nodelay, "" },
-	{ "proxy_upload_rate", take_lost, RATE },
-	{ "proxy_download_rate", take_lost, RATE },
-	{ "limit_conn", take_lost, "see max-sessions-per-client" },
-	{ "proxy_ssl", take_lost, "culvert does not encrypt: clients must speak TLS" },
-	{ "include", take_lost, "convert that file, too" },
-	{ "access_log", take_once, LOG },
-	{ "error_log", take_once, LOG },
-	{ "log_format", take_once, LOG },
-	{ "resolver", take_once, "culvert asks the servers of /etc/resolv.conf" },
-	{ NULL, take_lost, NO_EQUAL },
-};
-
-static void apply(struct server *v, struct statement *s)
-{
-	const struct directive *d = directives;
-
-	while (d->word && strcmp(d->word, s->words[0]) != 0)
-		d++;
-	v->s = s;
-	v->args = s->words + 1;
-	v->text = d->text;
-	if (d->word || !strstr(quiet, foreign_keep(v->in->f, " %s ", s->words[0])))
-		d->take(v);
-	if (d->take != take_listen) /* which may be of the other protocol */
-		s->told = true;
-}
-
-/* --- servers of an upstream --- */
-
-/* NULL: the server is not in use. */
-static const char *server_of(struct server *v, const struct statement *s)
-{
-	struct text all = { 0 };
-	bool down = false;
-	const char *kept;
-
-	v->s = s;
-	text_join(&all, "", s->words[1]);
-	for (char **w = s->words + 2; *w; w++) {
-		size_t len = strcspn(*w, "=");
-
-		down |= !strcmp(*w, "down");
-		if (!strncmp(*w, "weight=", 7) || !strcmp(*w, "backup"))
-			text_join(&all, " ", *w);
-		else if (!strncmp(*w, "max_fails=", 10) || !strncmp(*w, "fail_timeout=", 13))
-			foreign_once(v->in->f, s, "max_fails",
-				     "culvert itself decides how long a server is set aside");
-		else if (strcmp(*w, "down") != 0 && strcmp(*w, "resolve") != 0)
-			lose(v, foreign_keep(v->in->f, "server %.*s", (int)len, *w), NO_EQUAL);
-	}
-	if (down)
-		foreign_once(v->in->f, s, "server",
-			     foreign_keep(v->in->f, "%s is down: left out", s->words[1]));
-	kept = text_keep(v->in->f, &all);
-	return down ? NULL : kept;
-}
-
-static void take_how(struct server *v, const struct statement *s)
-{
-	const char *word = s->words[0], *by = s->n > 1 ? s->words[1] : "";
-
-	if (!strcmp(word, "least_conn") || (!strcmp(word, "random") && s->n > 1))
-		keys_set(&v->keys, s, "balance", "least-sessions");
-	else if (!strcmp(word, "hash") &&
-		 (!strcmp(by, "$remote_addr") || !strcmp(by, "$binary_remote_addr")))
-		keys_set(&v->keys, s, "balance", "source");
-	else if (strcmp(word, "zone") && strcmp(word, "random") && strcmp(word, "resolver"))
-		foreign_lost(v->in->f, s, word,
-			     "culvert has round-robin, least-sessions and source");
-}
-
-/* Set where TARGET leads, a name of an upstream or an address.  False: nowhere. */
-static bool take_target(struct server *v, const struct statement *s, const char *target)
-{
-	struct statement *block = find_block(v->in, "upstream", 1, target);
-	struct text all = { 0 };
-	const char *one;
-
-	if (!block && !strchr(target, '$'))
-		text_join(&all, "", target);
-	if (block)
-		for (struct statement *c = block + 1, *end = end_of(v->in, block); c < end; c++) {
-			bool server = !strcmp(c->words[0], "server") && c->n > 1;
-
-			one = server ? server_of(v, c) : NULL;
-			if (one)
-				text_join(&all, ", ", one);
-			if (!server)
-				take_how(v, c);
-			c->told = true;
-		}
-	one = text_keep(v->in->f, &all);
-	if (one)
-		keys_set(&v->keys, s, "upstream", one);
-	return one;
-}
-
-/* --- forwards --- */
-
-/* The names of M that lead to TARGET, as [sni] has them. */
-static const char *names_of(struct server *v, struct statement *m, const char *target)
-{
-	struct foreign *f = v->in->f;
-	bool hostnames = false;
-	struct text all = { 0 };
-	const char *name;
-
-	for (struct statement *c = m + 1, *end = end_of(v->in, m); c < end; c++) {
-		name = c->words[0];
-		hostnames |= !strcmp(name, "hostnames");
-		if (c->n != 2 || strcmp(c->words[1], target) != 0 || !strcmp(name, "default"))
-			continue;
-		if (hostnames && *name == '.')
-			text_join(&all, " ", foreign_keep(f, "%s *%s", name + 1, name));
-		else if (*name && !strchr(name, '~') &&
-			 (!strchr(name, '*') || (hostnames && *name == '*')))
-			text_join(&all, " ", name);
-		else
-			foreign_lost(f, c, *name ? name : "\"\"",
-				     "[sni] has names and *.names alone");
-		c->told = true;
-	}
-	return text_keep(f, &all);
-}
-
-/* Write sections [sni NAME ...] for the map M; OFF: only as comments. */
-static void write_map(struct server *v, struct statement *m, const char *name)
-{
-	struct nginx *n = v->in;
-
-	for (struct statement *c = m + 1, *end = end_of(n, m); c < end; c++) {
-		struct server to = { .in = n, .s = c };
-		const char *names;
-
-		if (c->told || c->n != 2 || !strcmp(c->words[0], "default"))
-			continue;
-		names = names_of(v, m, c->words[1]);
-		if (names && take_target(&to, c, c->words[1])) {
-			if (!keys_find(&to.keys, "balance") && keys_find(&v->keys, "balance"))
-				keys_set(&to.keys, c, "balance", "round-robin");
-			foreign_section(n->f, c, foreign_keep(n->f, "sni %s %s", name, names),
-					&to.keys, false);
-		} else if (names) {
-			c->told = false;
-			foreign_lost(n->f, c, c->words[1], "not an upstream or an address");
-		}
-		free(to.keys.all);
-	}
-	for (struct statement *c = m + 1, *end = end_of(n, m); c < end; c++)
-		c->told = false; /* for other forwards */
-}
-
-/* Find the servers of V, a block; M: the map of their names, if there is one. */
-static bool find_target(struct server *v, const struct statement *block, struct statement **m)
-{
-	*m = NULL;
-	if (!v->pass || *v->pass != '$')
-		return v->pass && take_target(v, block, v->pass);
-	*m = find_block(v->in, "map", 2, v->pass);
-	if (*m && strcmp((*m)->words[1], "$ssl_preread_server_name") != 0)
-		*m = NULL;
-	if (!*m)
-		return false;
-	for (struct statement *c = *m + 1, *end = end_of(v->in, *m); c < end; c++)
-		if (c->n == 2 && !strcmp(c->words[0], "default"))
-			take_target(v, c, c->words[1]);
-		else if (c->n == 2 && !strcmp(c->words[0], "include"))
-			foreign_lost(v->in->f, c, "include", "convert that file, too");
-	return true;
-}
-
-static void end_keys(struct server *v, const struct statement *block)
-{
-	const char *send = keys_find(&v->keys, "send");
-	const char *receive = keys_find(&v->keys, "proxy-protocol");
-	size_t n = 0;
-
-	if (!keys_find(&v->keys, "idle-timeout")) /* what nginx does without the directive */
-		keys_set(&v->keys, block, "idle-timeout", "600");
-	if (!keys_find(&v->keys, "connect-timeout") && !v->udp)
-		keys_set(&v->keys, block, "connect-timeout", "60");
-	if (send && *send)
-		keys_set(&v->keys, block, "proxy-protocol",
-			 foreign_keep(v->in->f, "%s%s%s", receive ?: "", receive ? ", " : "", send));
-	if (v->accepts && !v->accepts_all)
-		keys_add(&v->keys, block, "allow", "all");
-	for (size_t i = 0; i < v->keys.n; i++) {
-		v->keys.all[n] = v->keys.all[i];
-		n += strcmp(v->keys.all[i].key, "send") != 0;
-	}
-	v->keys.n = n;
-}
-
-/* The rules of a server replace those of `stream`. */
-static bool has_rules(const struct nginx *n, struct statement *block)
-{
-	for (struct statement *c = block + 1, *end = end_of(n, block); c < end; c++)
-		if (!strcmp(c->words[0], "allow") || !strcmp(c->words[0], "deny"))
+	for (size_t i = 1; i < s->n; i++)
+		if (!strcmp(s->words[i], word))
 			return true;
 	return false;
 }
 
-static void write_server(struct nginx *n, struct statement *block, bool udp)
+static void take_listen(struct draft *d)
 {
-	struct server v = { .in = n, .udp = udp };
-	bool rules = has_rules(n, block), good;
-	struct statement *m;
-	const char *name;
+	/* words that change nothing; those with "=" have a value */
+	static const char fine[] = " udp reuseport bind deferred backlog= rcvbuf= sndbuf= "
+				   "so_keepalive= ipv6only= fastopen= ";
+	const char *address = d->args[0] ?: "";
 
-	for (struct statement *s = n->stream; s < n->end; s++)
-		if (s->depth == n->depth && (!rules || (strcmp(s->words[0], "allow") != 0 &&
-							strcmp(s->words[0], "deny") != 0)))
-			apply(&v, s);
-	for (struct statement *c = block + 1, *end = end_of(n, block); c < end; c++)
-		if (c->depth == n->depth + 1)
-			apply(&v, c);
-	if (keys_find(&v.keys, "listen") || !udp) {
-		name = foreign_keep(n->f, "%s%s", v.pass ? v.pass + (*v.pass == '$') : "server",
-				    udp ? "-udp" : "");
-		name = foreign_name(n->f, name);
-		good = find_target(&v, block, &m);
-		if (!good) {
-			block->told = false;
-			foreign_lost(n->f, block, "server",
-				     "no proxy_pass to an upstream, an address, or a map from "
-				     "$ssl_preread_server_name");
-		}
-		end_keys(&v, block);
-		foreign_section(n->f, block, foreign_keep(n->f, "forward %s", name), &v.keys,
-				!good || !keys_find(&v.keys, "listen"));
-		if (good && m)
-			write_map(&v, m, name);
+	if (!strncmp(address, "[::]", 4) && has_argument(d->s, "ipv6only=off"))
+		address += 4;
+	else if (!strncmp(address, "*:", 2))
+		address = foreign_keep(d->f, "0.0.0.0%s", address + 1);
+	else if (!strchr(address, ':'))
+		address = foreign_keep(d->f, "0.0.0.0:%s", address);
+	draft_set(d, "listen", foreign_keep(d->f, "%s%s", address, d->roles == UDP ? "/udp" : ""));
+	for (char **a = d->args + !!*d->args; *a; a++) {
+		int len = (int)strcspn(*a, "=") + !!strchr(*a, '=');
+
+		if (!strcmp(*a, "proxy_protocol"))
+			draft_set(d, ".receive", "receive");
+		else if (!strcmp(*a, "ssl"))
+			lose(d, "listen ssl", "culvert does not decrypt: the servers get TLS");
+		else if (!has_word(d->f, fine, foreign_keep(d->f, "%.*s", len, *a), ""))
+			lose(d, foreign_keep(d->f, "listen %s", *a), NO_EQUAL);
 	}
-	free(v.keys.all);
 }
 
-static bool listens_for_tcp(const struct nginx *n, struct statement *block)
+static const struct keyword directives[] = {
+	{ "listen", BOTH, take_listen, "" },
+	{ "proxy_pass", BOTH, take_value, ".target" },
+	{ "proxy_timeout", BOTH, take_seconds, "idle-timeout" },
+	{ "proxy_connect_timeout", BOTH, take_seconds, "connect-timeout" },
+	{ "preread_timeout", BOTH, take_seconds, "hello-timeout" },
+	{ "proxy_protocol_timeout", BOTH, take_seconds, "proxy-timeout" },
+	{ "proxy_protocol on", BOTH, take_key, ".send send-v1" },
+	{ "proxy_protocol", BOTH, take_key, ".send " },
+	{ "proxy_bind $remote_addr transparent", BOTH, take_key, "transparent yes" },
+	{ "proxy_bind off", BOTH, NULL, "" },
+	{ "proxy_bind", BOTH, take_host, "source" },
+	{ "proxy_responses 0", UDP, take_key, "replies no" },
+	{ "proxy_responses", UDP, take_value, "responses" },
+	{ "allow", BOTH, take_value, "allow" },
+	{ "deny", BOTH, take_value, "deny" },
+	{ "proxy_upload_rate|proxy_download_rate", BOTH, take_lost,
+	  "a limit of one connection has no equal: see bandwidth-per-client" },
+	{ "limit_conn", BOTH, take_lost, "see max-sessions-per-client" },
+	{ "tcp_nodelay on", BOTH, NULL, "" },
+	{ "proxy_ssl", BOTH, take_lost, "culvert does not encrypt: clients must speak TLS" },
+	{ "include", BOTH, take_lost, INCLUDED },
+	{ "access_log|error_log|log_format", BOTH, take_note, LOG },
+	{ "resolver", BOTH, take_note, "culvert asks /etc/resolv.conf" },
+	{ "server|upstream|map|ssl_preread|proxy_socket_keepalive|proxy_buffer_size|"
+	  "proxy_half_close|preread_buffer_size|resolver_timeout|limit_conn_zone|map_hash*|"
+	  "variables_hash*|server_name|status_zone",
+	  BOTH, NULL, "" },
+	{ NULL, BOTH, take_lost, NO_EQUAL },
+};
+
+/* --- upstreams --- */
+
+static void take_server(struct draft *d)
 {
-	bool udp = false;
+	char *one = text_join(NULL, "", *d->args ?: "");
 
-	for (struct statement *c = block + 1, *end = end_of(n, block); c < end; c++) {
-		bool is = false;
-
-		for (size_t i = 0; i < c->n && !strcmp(c->words[0], "listen"); i++)
-			is |= !strcmp(c->words[i], "udp");
-		if (!strcmp(c->words[0], "listen") && !is)
-			return true;
-		udp |= is;
-	}
-	return !udp;
+	for (char **w = d->args + !!*d->args; *w; w++)
+		if (!strncmp(*w, "max_conns=", 10))
+			one = text_join(text_join(one, " ", "max-sessions="), "", *w + 10);
+		else if (!strncmp(*w, "weight=", 7) || !strcmp(*w, "backup"))
+			one = text_join(one, " ", *w);
+		else if (!has_word(d->f, " down resolve ", *w, "") &&
+			 strncmp(*w, "max_fails=", 10) &&
+			 strncmp(*w, "fail_timeout=", 13)) /* culvert itself sets servers aside */
+			lose(d, foreign_keep(d->f, "server %s", *w), NO_EQUAL);
+	if (has_argument(d->s, "down"))
+		lose(d, NULL, "down: left out");
+	else
+		d->upstream = text_join(d->upstream, ", ", one);
+	free(one);
 }
 
-static void write_stream(struct nginx *n)
+static const struct keyword words_of_upstream[] = {
+	{ "server", BOTH, take_server, "" },
+	{ "least_conn|random two", BOTH, take_key, "balance least-sessions" },
+	{ "hash $remote_addr|hash $binary_remote_addr", BOTH, take_key, "balance source" },
+	{ "zone|random|resolver|resolver_timeout", BOTH, NULL, "" },
+	{ NULL, BOTH, take_lost, "culvert has round-robin, least-sessions and source" },
+};
+
+/* Set where TARGET leads, a name of an upstream or an address. */
+static void find_target(struct draft *d, const char *target)
 {
-	for (struct statement *s = n->stream; s < n->end; s++)
-		if (s->depth == n->depth && !strcmp(s->words[0], "server")) {
-			if (listens_for_tcp(n, s))
-				write_server(n, s, false);
-			write_server(n, s, true);
+	struct statement *block = find_block(d->f, "upstream", 1, target), *head = d->s;
+
+	if (!block && !strchr(target, '$'))
+		d->upstream = text_join(d->upstream, ", ", target);
+	for (struct statement *c = block ? block + 1 : NULL; c && c < end_of(d->f, block); c++)
+		draft_apply(d, words_of_upstream, c);
+	d->s = head;
+}
+
+/* --- forwards --- */
+
+/* Write sections [sni NAME ...] for the map M. */
+static void write_map(struct draft *front, struct statement *m, const char *name)
+{
+	struct foreign *f = front->f;
+	struct statement *end = end_of(f, m), *c;
+
+	for (c = m + 1; c < end; c++)
+		c->told = c->n != 2 || !strcmp(c->words[0], "default");
+	for (struct statement *first = m + 1; first < end; first++) {
+		struct draft d = { .f = f, .roles = BOTH };
+		char *all = NULL;
+
+		for (c = first; c < end; c++) { /* all that lead where FIRST leads */
+			const char *word = c->words[0];
+
+			if (c->told || first->told || strcmp(c->words[1], first->words[1]) != 0)
+				continue;
+			d.s = c;
+			if (*word == '.')
+				word = foreign_keep(f, "%s *%s", word + 1, word);
+			if (!*word || *word == '~' || !strcmp(word, "include"))
+				lose(&d, NULL, "[sni] has names and *.names alone");
+			else
+				all = text_join(all, " ", word);
+			c->told = c != first;
 		}
+		first->told = true;
+		d.s = first;
+		if (all) {
+			find_target(&d, first->words[1]);
+			if (!draft_find(&d, "balance") && draft_find(front, "balance"))
+				draft_set(&d, "balance", "round-robin");
+			draft_end(&d, false);
+			draft_write(&d, foreign_keep(f, "sni %s %s", name, all));
+		}
+		free(all);
+		draft_close(&d);
+	}
+}
+
+static bool is_access(const struct statement *s)
+{
+	return !strcmp(s->words[0], "allow") || !strcmp(s->words[0], "deny");
+}
+
+/* Write the server BLOCK as far as it is for ROLES, TCP or UDP. */
+static void write_server(struct foreign *f, struct statement *block, unsigned int roles)
+{
+	struct draft d = { .f = f, .roles = roles };
+	struct statement *end = end_of(f, block), *m;
+	bool rules = false; /* those of a server replace those of `stream` */
+	const char *target, *name, *last = "all";
+
+	for (struct statement *c = block + 1; c < end; c++)
+		rules |= is_access(c);
+	for (struct statement *s = f->statements; s < f->statements + f->n; s++)
+		if (!s->depth && (!rules || !is_access(s)))
+			draft_apply(&d, directives, s);
+	for (struct statement *c = block + 1; c < end; c++)
+		if (strcmp(c->words[0], "listen") != 0 || has_argument(c, "udp") == (roles == UDP))
+			draft_apply(&d, directives, c);
+	d.s = block;
+	for (size_t i = 0; i < d.n_keys; i++)
+		if (!strcmp(d.keys[i].key, "allow") || !strcmp(d.keys[i].key, "deny"))
+			last = d.keys[i].value;
+	if (strcmp(last, "all") != 0) /* nginx accepts clients whom no rule matches */
+		draft_set(&d, "allow", "all");
+	target = draft_find(&d, ".target") ?: "";
+	if (draft_find(&d, "listen")) {
+		name = foreign_name(f, foreign_keep(f, "%s%s", target + (*target == '$'),
+						    roles == UDP ? "-udp" : ""));
+		m = find_block(f, "map", 2, target);
+		m = m && !strcmp(m->words[1], "$ssl_preread_server_name") ? m : NULL;
+		for (struct statement *c = m ? m + 1 : end; m && c < end_of(f, m); c++)
+			if (c->n == 2 && !strcmp(c->words[0], "default"))
+				find_target(&d, c->words[1]);
+		if (!m && *target)
+			find_target(&d, target);
+		if (!draft_find(&d, "idle-timeout")) /* what nginx does without the directive */
+			draft_set(&d, "idle-timeout", "600");
+		if (!draft_find(&d, "connect-timeout") && roles == TCP)
+			draft_set(&d, "connect-timeout", "60");
+		draft_end(&d, true);
+		draft_write(&d, foreign_keep(f, "forward %s", name));
+		if (m)
+			write_map(&d, m, name);
+	}
+	draft_close(&d);
 }
 
 /* --- the file --- */
 
 bool nginx_is(const char *text)
 {
-	static const char *const blocks[] = { "stream",   "events", "http",
-					      "upstream", "server", "map" };
-	char word[32] = "";
-	size_t len, end;
+	char word[32] = "", last = 0;
+	size_t len;
 
-	for (;;) {
-		text += strspn(text, BLANKS);
-		if (*text != '#')
-			break;
-		text += strcspn(text, "\n");
-	}
+	text = foreign_begin(text);
 	sscanf(text, "%31[a-z_]", word);
 	len = strcspn(text, "#\n");
-	for (end = len; end && strchr(BLANKS, text[end - 1]);)
-		end--;
-	for (size_t i = 0; i < sizeof(blocks) / sizeof(blocks[0]); i++)
-		if (!strcmp(word, blocks[i]) && memchr("{" BLANKS, text[strlen(word)] ?: '\n', 5))
-			return true;
-	return *word && end && (text[end - 1] == ';' || text[end - 1] == '{');
+	for (size_t i = 0; i < len; i++)
+		if (!strchr(BLANKS, text[i]))
+			last = text[i];
+	return *word && (last == ';' || last == '{' || !strcmp(word, "stream"));
 }
 
-/* Cut off the word at *AT; *END is where its NUL belongs, once the byte there has been read. */
-static char *cut_word(char **at, char **end, unsigned int *line)
-{
-	char quote = (char)(strchr("\"'", **at) ? **at : 0), *word = *at + !!quote, *to = word,
-	     *from = word;
-
-	for (; *from && (quote ? *from != quote : !strchr(BLANKS ";", *from)); from++) {
-		if (!quote && *from == '{' && (from == word || from[-1] != '$'))
-			break;
-		*line += *from == '\n';
-		if (*from == '\\' && from[1] && (!quote || strchr("\"'\\", from[1])))
-			from++;
-		*to++ = *from;
-	}
-	*at = from + (quote && *from);
-	*end = to;
-	return word;
-}
-
-static const char *read_directives(struct foreign *f, char *at)
-{
-	unsigned int line = 1, first = 0, depth = 0, words = 0;
-	char *end = NULL;
-	char c;
-
-	while ((c = *at)) {
-		if (end)
-			*end = '\0';
-		end = NULL;
-		line += c == '\n';
-		if (strchr(BLANKS, c)) {
-			at++;
-		} else if (c == '#') {
-			at += strcspn(at, "\n");
-		} else if (!strchr(";{}", c)) {
-			first = words++ ? first : line;
-			foreign_word(f, cut_word(&at, &end, &line));
-		} else {
-			at++;
-			if (c == '}' ? words || !depth : !words)
-				return foreign_keep(f, "line %u: unexpected \"%c\"", line, c);
-			foreign_end(f, first, depth);
-			depth += (unsigned int)(c == '{') - (unsigned int)(c == '}');
-			words = 0;
-		}
-	}
-	if (end)
-		*end = '\0';
-	return words ? foreign_keep(f, "line %u: a \";\" is missing", first) :
-	       depth ? foreign_keep(f, "line %u: a \"}\" is missing", line) :
-		       NULL;
-}
-
-/* A directive outside of `stream`. */
-static void take_outer(struct foreign *f, struct statement *s, struct keys *global)
-{
-	static const char fine[] =
-		" user pid events daemon error_log worker_rlimit_nofile worker_connections load_module "
-		"worker_cpu_affinity pcre_jit master_process lock_file timer_resolution thread_pool env ";
-	const char *word = s->words[0];
-
-	if (!strcmp(word, "worker_processes") && s->n > 1 && strcmp(s->words[1], "auto") != 0)
-		keys_set(global, s, "workers", s->words[1]);
-	else if (!strcmp(word, "http") || !strcmp(word, "mail"))
-		foreign_lost(f, s, word, "not converted: culvert forwards TCP and UDP");
-	else if (!strcmp(word, "include"))
-		foreign_lost(f, s, word, "convert that file, too");
-	else if (strcmp(word, "worker_processes") != 0 &&
-		 !strstr(fine, foreign_keep(f, " %s ", word)))
-		foreign_lost(f, s, word, NO_EQUAL);
-}
+/* Outside of `stream`. */
+static const struct keyword outer[] = {
+	{ "worker_processes auto|stream", BOTH, NULL, "" },
+	{ "worker_processes", BOTH, take_value, "workers" },
+	{ "http|mail", BOTH, take_lost, "not converted: culvert forwards TCP and UDP" },
+	{ "include", BOTH, take_lost, INCLUDED },
+	{ "user|pid|events|daemon|error_log|worker*|load_module|pcre_jit|master_process|env", BOTH,
+	  NULL, "" },
+	{ NULL, BOTH, take_lost, NO_EQUAL },
+};
 
 const char *nginx_convert(struct foreign *f, char *text)
 {
-	const char *wrong = read_directives(f, text);
-	struct statement *end = f->statements + f->n, *s = f->statements;
-	struct nginx n = { .f = f, .stream = s, .end = end };
-	struct keys global = { 0 };
-	bool whole = false; /* it is a nginx.conf, not a file that it includes */
+	const char *wrong = foreign_read(f, text, true);
+	struct statement *end = f->statements + f->n, *s, *to = f->statements;
+	struct draft d = { .f = f, .roles = BOTH };
+	bool whole = false, in = false; /* WHOLE: not a file that a nginx.conf includes */
 
-	if (wrong)
-		return wrong;
-	for (; s < end; s++)
-		whole |= !s->depth &&
-			 (!strcmp(s->words[0], "stream") || !strcmp(s->words[0], "http"));
-	for (s = f->statements; whole && s < end; s++)
-		if (!s->depth && strcmp(s->words[0], "stream") != 0)
-			take_outer(f, s, &global);
-	if (global.n)
-		foreign_section(f, f->statements, "culvert", &global, false);
-	free(global.all);
-	for (s = f->statements; whole && s < end; s++) {
-		if (s->depth || strcmp(s->words[0], "stream") != 0)
-			continue;
-		n = (struct nginx){ .f = f, .stream = s + 1, .end = s + 1, .depth = 1 };
-		while (n.end < end && n.end->depth)
-			n.end++;
-		write_stream(&n);
+	f->unit = 1000;
+	for (s = f->statements; s < end; s++)
+		whole |= !s->depth && has_word(f, " stream http ", s->words[0], "");
+	for (s = f->statements; !wrong && whole && s < end; s++) { /* leave those in `stream` */
+		in = s->depth ? in : !strcmp(s->words[0], "stream");
+		if (!s->depth)
+			draft_apply(&d, outer, s);
+		else if (in)
+			*to++ = *s, to[-1].depth--;
 	}
-	if (!whole)
-		write_stream(&n);
-	return NULL;
+	if (d.n_keys)
+		draft_write(&d, "culvert");
+	draft_close(&d);
+	f->n = whole ? (size_t)(to - f->statements) : f->n;
+	for (s = f->statements; !wrong && s < f->statements + f->n; s++)
+		for (unsigned int role = TCP; !s->depth && role <= UDP; role++)
+			if (!strcmp(s->words[0], "server"))
+				write_server(f, s, role);
+	return wrong;
 }
