@@ -42,6 +42,19 @@ void json_append(struct json_object *array, struct json_object *value)
 	lacks = true;
 }
 
+/*
+ * Is TEXT all of OBJECT?  json-c leaves a piece out where its buffer cannot grow, and only errno tells.
+ * But malloc(3) sets errno also where it finds memory in another place.
+ */
+static bool json_is_whole(struct json_object *object, const char *text)
+{
+	struct json_object *again = json_tokener_parse(text);
+	bool whole = again && json_object_equal(object, again);
+
+	json_object_put(again);
+	return whole;
+}
+
 const char *json_line(struct json_object *object, int flags, size_t *ret_len)
 {
 	bool whole = object && !lacks;
@@ -53,6 +66,7 @@ const char *json_line(struct json_object *object, int flags, size_t *ret_len)
 		return NULL;
 	errno = 0;
 	text = json_object_to_json_string_length(object, JSON_C_TO_STRING_PLAIN | flags, ret_len);
-	/* json-c leaves a piece out where its buffer cannot grow, and only errno tells */
-	return errno == ENOMEM || errno == EFBIG ? NULL : text;
+	if ((errno == ENOMEM || errno == EFBIG) && text && !json_is_whole(object, text))
+		return NULL;
+	return text;
 }
