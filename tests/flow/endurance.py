@@ -53,7 +53,7 @@ class Crowd(Trial):
         self.start_sink()
         # a RST is not sent again if it is lost: keepalive finds that its sender is gone
         self.daemon = Daemon(self.lab, self.program, engine, FORWARDS, "--graft-pins", self.pins,
-                             "--set-up", "kernel", "--keepalive", "10", "--metrics", "127.0.0.1:9209",
+                             "--set-up", "kernel", "--keepalive", "60", "--metrics", "127.0.0.1:9209",
                              "--max-sessions-per-client", "0")
         wait_until(lambda: self.crr(1, SLICE) and (engine == "copy" or self.reasons() > 0),
                    "a session from the SYN on", PATIENCE)
