@@ -234,6 +234,7 @@ TEST(test_silent)
 
 TEST(test_each_address)
 {
+	const enum server_order drain = ORDER_DRAIN;
 	struct named r = { .fc.each_address = true };
 	struct servers next = { 0 };
 	struct server *second;
@@ -247,7 +248,7 @@ TEST(test_each_address)
 	assert_string_equal(pick(&r.servers)->name, "192.0.2.3:80");
 
 	/* what is known stays, also in a forward that takes the place of this one */
-	server_put(servers_order(&r.servers, "192.0.2.2:80", ORDER_DRAIN));
+	server_put(servers_order(&r.servers, "192.0.2.2:80", &drain, NULL));
 	answer(&r.servers.members[0].place->lookup, 2, 2);
 	assert_string_equal(pick(&r.servers)->name, "192.0.2.3:80");
 	assert_int_equal(r.servers.n, 2);

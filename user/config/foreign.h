@@ -7,7 +7,7 @@
 
 #include "config/config.h"
 
-/* What readers of other programs' files share: their statements, and the lines that they write. */
+/* Readers of other programs' files share these: statements, and the lines that are written. */
 
 #define NO_EQUAL "no equal in culvert"
 

@@ -152,7 +152,7 @@ static void take_request(struct draft *d)
 
 /* --- servers --- */
 
-/* What one server has holds for all. */
+/* A setting of one server holds for all. */
 static void set_for_all(struct draft *d, const char *key, const char *value)
 {
 	const char *before = draft_find(d, key);

@@ -90,19 +90,14 @@ static struct json_object *engine_command(struct round *r)
 /* --- upstream --- */
 
 /* The server gets its order.  NULL: there is no such server. */
-static struct server *upstream_order(struct round *r, uint64_t order)
+static struct server *upstream_order(struct round *r, uint64_t asked)
 {
-	const char *name = r->req->values[KEY_SERVER].text;
-	struct servers *ss = &r->named->servers;
-	struct server *s;
+	enum server_order order = asked < ORDERS ? (enum server_order)asked : ORDER_READY;
+	unsigned int weight = (unsigned int)r->req->values[KEY_WEIGHT].number; /* or 0 */
 
-	if (order == ORDER_WEIGHT)
-		return servers_weigh(ss, name, (unsigned int)r->req->values[KEY_WEIGHT].number);
-	if (order != ORDER_AS_CONFIGURED)
-		return servers_order(ss, name, (enum server_order)order);
-	s = servers_order(ss, name, ORDER_READY);
-	server_put(s);
-	return servers_weigh(ss, name, 0);
+	return servers_order(&r->named->servers, r->req->values[KEY_SERVER].text,
+			     asked == ORDER_WEIGHT ? NULL : &order,
+			     asked < ORDERS ? NULL : &weight);
 }
 
 /* Give a server an order.  One that is down loses its sessions at once. */

@@ -8,7 +8,7 @@
 #include "relay/server_health.h"
 
 /*
- * What a health check says to a server, and what the answer shows (check-http, check-send,
+ * The question of a health check, and the judgement of its answer (check-http, check-send,
  * check-expect).  Pure: no system calls.
  */
 
@@ -32,7 +32,7 @@ size_t check_question(const struct forward_conf *fc, const char *host, char *to)
 enum check_verdict check_judge(const struct forward_conf *fc, const char *answer, size_t len,
 			       bool ended, char why[CHECK_WHY_LEN]);
 
-/* What an agent says, in a line of HAProxy's words. */
+/* The advice of an agent, in a line of HAProxy's words. */
 struct check_advice {
 	enum {
 		ADVICE_STATE = 1,

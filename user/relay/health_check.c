@@ -150,7 +150,7 @@ static void check_ask(struct check *a)
 	size_t n;
 	int error;
 
-	if (addr_is_inet(to)) /* of the name; addr_format() has no name */
+	if (addr_is_inet(to)) /* the server's name, as configured, with the port of the check */
 		snprintf(host, sizeof(host), "%.*s:%u",
 			 (int)(strrchr(a->server->name, ':') - a->server->name), a->server->name,
 			 a->port ?: ntohs(addr_port(to)));

@@ -7,8 +7,8 @@
 
 /*
  * Checks of servers, for forwards that ask for them (`check`): a TCP connection that is reset as
- * soon as the server has accepted it, or questions and answers (check_talk.h).  Everything happens on the main thread, so no worker waits for a
- * check.
+ * soon as the server has accepted it, or questions and answers (check_talk.h).  Everything happens
+ * on the main thread, so no worker waits for a check.
  */
 struct checks;
 

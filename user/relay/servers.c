@@ -652,7 +652,8 @@ void servers_learn(struct servers *ss, struct server *s, const struct graft_tupl
 	pthread_mutex_unlock(ss->lock);
 }
 
-struct server *servers_order(struct servers *ss, const char *name, enum server_order order)
+struct server *servers_order(struct servers *ss, const char *name, const enum server_order *order,
+			     const unsigned int *weight)
 {
 	struct server *s = NULL;
 	struct member *m;
@@ -662,27 +663,12 @@ struct server *servers_order(struct servers *ss, const char *name, enum server_o
 	m = find_name(ss, name);
 	if (m) {
 		s = server_get(m->server);
-		s->health.order = order;
+		s->health.order = order ? *order : s->health.order;
+		s->weight = weight ? *weight : s->weight;
 		mark_dead(ss, clock_ms());
 	}
 	pthread_mutex_unlock(ss->lock);
 	queue_wake(ss->queue ? ss->queue->group : NULL);
-	return s;
-}
-
-struct server *servers_weigh(struct servers *ss, const char *name, unsigned int weight)
-{
-	struct server *s = NULL;
-	struct member *m;
-
-	pthread_mutex_lock(ss->lock);
-	servers_refresh(ss);
-	m = find_name(ss, name);
-	if (m) {
-		s = server_get(m->server);
-		s->weight = weight;
-	}
-	pthread_mutex_unlock(ss->lock);
 	return s;
 }
 

@@ -188,11 +188,11 @@ void servers_learn(struct servers *ss, struct server *s, const struct graft_tupl
 		   uint64_t now_ms);
 
 /*
- * Give the server NAME an order, or (servers_weigh()) a weight; 0: the configured one.  Returns a
- * reference to it; NULL: there is no such server.
+ * Give the server NAME an order, and a weight (0: the configured one); NULL: that stays.  Returns a
+ * reference to the server; NULL: there is no such server.
  */
-struct server *servers_order(struct servers *ss, const char *name, enum server_order order);
-struct server *servers_weigh(struct servers *ss, const char *name, unsigned int weight);
+struct server *servers_order(struct servers *ss, const char *name, const enum server_order *order,
+			     const unsigned int *weight);
 
 /* The first name among the servers as configured, or NULL. */
 struct lookup *servers_first_name(struct servers *ss);
