@@ -359,8 +359,12 @@ def ordered(trial):
     trial.daemon.command("upstream", "orders", f"{SERVER}:{DEAF}", "weight", "7")
     sock = trial.connect(ORDERS)
     expect_echo(sock, b"before")
+    trial.daemon.command("upstream", "orders", "remove", f"{SERVER}:{ECHO}")
+    trial.daemon.command("upstream", "orders", "add", f"{SERVER}:{PARTS}", "backup")
     yield
     servers = next(f for f in trial.daemon.ask("forwards")["forwards"] if f["name"] == "orders")
+    expect(servers["upstream_orders"] == f"remove {SERVER}:{ECHO}, add {SERVER}:{PARTS} backup",
+           f"servers that came and went: {servers}")
     expect(f"{SERVER}:{DEAF}" in json.dumps(servers) and "drain" in json.dumps(servers)
            and '"weight": 7' in json.dumps(servers),
            f"forgotten: {servers}")

@@ -303,6 +303,34 @@ def test_orders(trial):
     trial.finish_clients(kept)
 
 
+@pytest.mark.engines("kernel")
+def test_servers_come_and_go(trial):
+    def order(*words):
+        return trial.daemon.command("upstream", "web", *words)
+
+    trial.begin(f"{A}, {B} backup")
+    kept = trial.start_clients("keep", 1)
+    wait_until(lambda: trial.server(7101)["live"] == 1, "a session")
+    order("add", C, "weight=2", "max-sessions=50")
+    expect(trial.shares(30) == {7101: 10, 7103: 20}, "a server that was added gets no share")
+    trial.reload(f"{A}, {B} backup", "connect-timeout = 9")
+    expect(trial.shares(30) == {7101: 10, 7103: 20}, "an added server does not survive a reload")
+    expect("1" in order("remove", A), "the session of a removed server is not counted")
+    forward = trial.daemon.ask("forwards")["forwards"][0]
+    expect(forward["upstream_orders"] == f"add {C} weight=2 max-sessions=50, remove {A}", f"{forward}")
+    expect(trial.shares(4) == {7103: 4}, "a removed server gets sessions")
+    order(C, "remove")
+    expect(trial.shares(2) == {7102: 2}, "the file's backup does not serve alone")
+    for wrong in ([B, "remove"], ["10.9.9.9:1", "remove"], ["10.9.9.9:1", "as-configured"],
+                  [A, "add", "wieght=2"], [A, "add", C], ["nowhere", "add"], [A, "remove", "backup"]):
+        with pytest.raises(LabError):
+            order(*wrong)
+    order(A, "as-configured")
+    expect(trial.shares(2) == {7101: 2}, "the file does not count again")
+    expect(trial.daemon.ask("forwards")["forwards"][0]["upstream_orders"] == "", "an order stays")
+    trial.finish_clients(kept)
+
+
 # --- places ---
 
 @pytest.mark.engines("kernel")

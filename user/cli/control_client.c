@@ -83,6 +83,13 @@ static int add_key(struct json_object *request, enum request_key key, const char
 				    number                  ? request_json(text) :
 							      json_object_new_string(text);
 	struct json_object *ids = json_object_object_get(request, def->name);
+	char joined[1024];
+
+	if (key == KEY_WORDS && ids) {
+		snprintf(joined, sizeof(joined), "%s %s", json_object_get_string(ids), text);
+		json_object_put(value);
+		value = json_object_new_string(joined);
+	}
 
 	if (key != KEY_ID)
 		return json_object_object_add(request, def->name, value);
@@ -101,14 +108,29 @@ static int complain_unknown(const struct command *c, const char *word)
 			    word, c->name);
 }
 
+/* An order may stand before its server, which cannot have such a name. */
+static bool is_order(const char *word)
+{
+	const struct request_key_def *def = &request_keys[KEY_ORDER];
+	size_t i = 0;
+
+	while (i < def->n_choices && strcmp(def->choices[i], word) != 0)
+		i++;
+	return i < def->n_choices;
+}
+
 /* Take a word that is no option as the value of the next key that may be a word. */
 static int add_word(const struct command *c, struct json_object *request, const char *word)
 {
-	for (const enum request_key *key = c->keys; *key; key++)
-		if (c->positional >> *key & 1 &&
-		    (*key == KEY_ID ||
-		     !json_object_object_get_ex(request, request_keys[*key].name, NULL)))
+	for (const enum request_key *key = c->keys; *key; key++) {
+		bool given = json_object_object_get_ex(request, request_keys[*key].name, NULL);
+
+		if (!(c->positional >> *key & 1) || (*key == KEY_SERVER && is_order(word)) ||
+		    (*key == KEY_WEIGHT && word[strspn(word, "0123456789")]))
+			continue;
+		if (*key == KEY_ID || *key == KEY_WORDS || !given)
 			return add_key(request, *key, word);
+	}
 	return complain_unknown(c, word);
 }
 

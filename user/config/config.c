@@ -89,6 +89,7 @@ void config_close(struct config *c)
 	acl_close(&c->defaults.acl_behind);
 	endpoint_close(&c->metrics);
 	free(c->forwards);
+	free(c->text);
 	free(c->said.lines);
 	free(c->words.lines);
 	free(c->addresses.lines);

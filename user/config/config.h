@@ -106,10 +106,11 @@ struct forward_conf {
 	 * such a name get the servers of this section, which has no listener.  NULL: no such
 	 * section.
 	 */
-	const char *sni;  /* SNI_NOT_TLS among them: clients that do not speak TLS */
-	size_t of;        /* FORWARD's index in struct config */
-	const char *alpn; /* of [sni]: a client must offer one of these protocols; NULL: any */
-	bool hellos;      /* has [sni] sections, so its clients begin with a TLS hello */
+	const char *sni;    /* SNI_NOT_TLS among them: clients that do not speak TLS */
+	size_t of;          /* FORWARD's index in struct config */
+	const char *orders; /* of orders.h, that have changed `upstream`; NULL: none */
+	const char *alpn;   /* of [sni]: a client must offer one of these protocols; NULL: any */
+	bool hellos;        /* has [sni] sections, so its clients begin with a TLS hello */
 	struct endpoint listen;
 	struct upstream upstream;
 	enum engine engine;
@@ -206,6 +207,7 @@ struct config {
 	struct forward_conf *forwards;        /* owned */
 	size_t n_forwards;                    /* at least 1 after config_read() */
 	const char *file;                     /* the configuration file; NULL: none */
+	char *text;                           /* of the file, with those that it includes; owned */
 	struct config_lines said;             /* by the file, for all forwards */
 	struct config_lines words;            /* of the command line; these override the file */
 	struct config_lines addresses;        /* of the command line: two for each forward */

@@ -50,7 +50,7 @@ int conflicts_complain_address(const struct forward_conf *fc, bool listen, const
 			       listen ? fc->listen.text : l->value, why);
 }
 
-static int conflicts_of_listener(const struct config *c, const struct forward_conf *fc)
+int conflicts_of_address(const struct config *c, const struct forward_conf *fc)
 {
 	const struct endpoint *other = NULL;
 	const char *place = "";
@@ -83,7 +83,7 @@ int conflicts_of_addresses(const struct config *c)
 	int r = 0;
 
 	for (size_t i = 0; c->forwards && i < c->n_forwards; i++)
-		r = conflicts_of_listener(c, &c->forwards[i]) ?: r;
+		r = conflicts_of_address(c, &c->forwards[i]) ?: r;
 	return r;
 }
 

@@ -21,6 +21,8 @@ int conflicts_of_forward(const struct config *c, const struct forward_conf *fc);
  * have addresses.
  */
 int conflicts_of_addresses(const struct config *c);
+/* The same for FC alone. */
+int conflicts_of_address(const struct config *c, const struct forward_conf *fc);
 
 /* Print the file and line of an address of FC, and its fault WHY.  -EINVAL. */
 int conflicts_complain_address(const struct forward_conf *fc, bool listen, const char *why);

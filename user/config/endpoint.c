@@ -271,8 +271,6 @@ bool endpoint_is_unix(const struct endpoint *e)
 
 /* --- upstreams --- */
 
-#define SEPARATORS " \t,"
-
 /* Do A and B lead to one server, as far as that is seen without a look-up? */
 static bool is_same(const struct endpoint *a, const struct endpoint *b)
 {
@@ -339,7 +337,7 @@ int upstreams_parse(const char *text, bool udp, struct upstream *ret, char *err,
 	const char *wrong = NULL;
 
 	*ret = (struct upstream){ .text = text };
-	while (!wrong && (word = strsep(&rest, SEPARATORS)))
+	while (!wrong && (word = strsep(&rest, UPSTREAM_SEPARATORS)))
 		if (*word)
 			wrong = take_word(word, udp, ret);
 	if (wrong && strcmp(word, text) != 0)

@@ -72,6 +72,7 @@ struct server_conf {
 
 #define SERVERS_MAX 64 /* of a forward, as written */
 #define SERVER_WEIGHT_MAX 100
+#define UPSTREAM_SEPARATORS " \t," /* between words */
 
 /* An upstream as written: one server, or several. */
 struct upstream {

@@ -464,6 +464,12 @@ void config_reader_open(struct config_reader *r, int fd, struct config *c)
 	for (char *at = r->text; (at = memchr(at, '\0', len - (size_t)(at - r->text)));)
 		*at = '\1';
 	r->text[len] = '\0';
+	c->text = allocated(strdup(r->text));
+	config_reader_begin(r);
+}
+
+void config_reader_begin(struct config_reader *r)
+{
 	r->rest = r->text + (strncmp(r->text, BOM, strlen(BOM)) ? 0 : strlen(BOM));
 }
 

@@ -40,6 +40,8 @@ struct config_reader {
  * stderr says why, r->error is -errno, and the text is empty.
  */
 void config_reader_open(struct config_reader *r, int fd, struct config *c);
+/* Begin to read the text that R has. */
+void config_reader_begin(struct config_reader *r);
 
 /* Read all of R, a file with sections. */
 void config_read_sections(struct config_reader *r);

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/minmax.h"
@@ -180,8 +181,11 @@ static int store_forwards(struct config *c)
 
 /* --- all of it --- */
 
-/* Read the file that the command line names, if it does.  FD: that file; -1: open it. */
-static int read_file(struct config *c, int fd)
+/*
+ * Read the file that the command line names, if it does.  FD: that file; -1: open it.  TEXT: its text,
+ * instead of FD; or NULL.
+ */
+static int read_file(struct config *c, int fd, const char *text)
 {
 	const struct config_line *config = option_line(&c->words, "config");
 	struct config_reader r;
@@ -189,7 +193,15 @@ static int read_file(struct config *c, int fd)
 	if (!config)
 		return 0;
 	c->file = config->value;
-	config_reader_open(&r, fd, c);
+	if (text) {
+		c->text = allocated(strdup(text));
+		r = (struct config_reader){ .c = c,
+					    .file = c->file,
+					    .text = allocated(strdup(text)) };
+		config_reader_begin(&r);
+	} else {
+		config_reader_open(&r, fd, c);
+	}
 	c->is_rinetd = rinetd_is(r.rest);
 	if (c->is_rinetd)
 		rinetd_read(&r);
@@ -199,7 +211,7 @@ static int read_file(struct config *c, int fd)
 	return r.error;
 }
 
-int config_read_any(int argc, char **argv, int fd, struct config *ret)
+static int read_all(int argc, char **argv, int fd, const char *text, struct config *ret)
 {
 	int r;
 
@@ -207,10 +219,20 @@ int config_read_any(int argc, char **argv, int fd, struct config *ret)
 	r = read_words(argc, argv, ret);
 	if (r)
 		return r;
-	r = read_file(ret, fd);
+	r = read_file(ret, fd, text);
 	r = add_forwards(ret) ?: r;
 	r = store_globals(ret) ?: r;
 	return store_forwards(ret) ?: r;
+}
+
+int config_read_any(int argc, char **argv, int fd, struct config *ret)
+{
+	return read_all(argc, argv, fd, NULL, ret);
+}
+
+int config_read_text(int argc, char **argv, const char *text, struct config *ret)
+{
+	return read_all(argc, argv, -1, text, ret);
 }
 
 int config_read(int argc, char **argv, int fd, struct config *ret)

@@ -18,6 +18,8 @@
 int config_read(int argc, char **argv, int fd, struct config *ret);
 /* As config_read(), but RET may have no forward. */
 int config_read_any(int argc, char **argv, int fd, struct config *ret);
+/* As config_read_any(), but the file has TEXT, which is that of an earlier configuration. */
+int config_read_text(int argc, char **argv, const char *text, struct config *ret);
 
 /* The exit code for R of config_read(): only a temporary failure is worth another try. */
 int config_exit_code(int r);

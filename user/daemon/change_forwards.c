@@ -262,11 +262,14 @@ static void change_put_in_force(struct change *ch)
 	pthread_mutex_lock(&sv->forwards.lock);
 	change_addresses(ch);
 	change_list(ch);
+	sv->changes++;
 	pthread_mutex_unlock(&sv->forwards.lock);
+	free(sv->text);
+	sv->text = ch->config->text;
+	ch->config->text = NULL;
 	if (sv->shared->syn) /* a client may be denied now */
 		graft_syn_forget_proofs(sv->shared->grafts);
 	checks_wake(sv->shared->checks);
-	sv->in_force = true;
 	log_set_level(ch->config->log_level);
 	atomic_store(&sv->shared->grace_ms, ch->config->grace_ms);
 	for (size_t i = 0; i < ch->config->n_forwards; i++) {

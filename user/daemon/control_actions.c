@@ -17,6 +17,15 @@
 #include "relay/session_life.h"
 #include "relay/session_syn.h"
 
+/* A change of forwards has failed with E, and WHY. */
+static struct json_object *action_fault(int e, const char *why)
+{
+	return request_error_json(e == -ENOENT    ? ERROR_NO_SUCH_FORWARD :
+				  e == -ETIMEDOUT ? ERROR_NO_ANSWER :
+						    ERROR_FAILED,
+				  "%s", why);
+}
+
 /* --- kill --- */
 
 static enum cause kill_session(void *arg, const struct session_view *v)
@@ -89,30 +98,57 @@ static struct json_object *engine_command(struct round *r)
 
 /* --- upstream --- */
 
-/* The server gets its order.  NULL: there is no such server. */
-static struct server *upstream_order(struct round *r, uint64_t asked)
-{
-	enum server_order order = asked < ORDERS ? (enum server_order)asked : ORDER_READY;
-	unsigned int weight = (unsigned int)r->req->values[KEY_WEIGHT].number; /* or 0 */
-
-	return servers_order(&r->named->servers, r->req->values[KEY_SERVER].text,
-			     asked == ORDER_WEIGHT ? NULL : &order,
-			     asked < ORDERS ? NULL : &weight);
-}
-
-/* Give a server an order.  One that is down loses its sessions at once. */
-static struct json_object *upstream_command(struct round *r)
+/* Before upstream_command(), without the lock: add or remove a server, or undo that. */
+static struct json_object *upstream_before(struct round *r)
 {
 	uint64_t order = r->req->values[KEY_ORDER].number;
-	struct server *s;
+	const char *words = r->req->values[KEY_WORDS].text;
+	char why[RELOAD_WHY_LEN];
+	int e;
 
 	if ((order == ORDER_WEIGHT) != request_has(r->req, KEY_WEIGHT) ||
 	    r->req->values[KEY_WEIGHT].number > SERVER_WEIGHT_MAX)
 		return request_error_json(ERROR_BAD_VALUE,
 					  "upstream: `weight`, and no other order, needs a number "
 					  "from 1 to 100");
-	s = upstream_order(r, order);
-	if (!s)
+	if (words && order != ORDER_ADD)
+		return request_error_json(ERROR_BAD_VALUE, "upstream: words are for `add`");
+	if (order <= ORDER_WEIGHT)
+		return NULL;
+	e = reload_order(r->actions->service, r->name,
+			 order == ORDER_ADD    ? RELOAD_ADD :
+			 order == ORDER_REMOVE ? RELOAD_REMOVE :
+						 RELOAD_TAKE_BACK,
+			 r->req->values[KEY_SERVER].text, words ?: "", why);
+	r->changed = e > 0;
+	return e < 0 ? action_fault(e, why) : NULL;
+}
+
+/* The server gets its order.  NULL: there is no such server. */
+static struct server *upstream_order(struct round *r, uint64_t asked)
+{
+	enum server_order order = asked < ORDERS ? (enum server_order)asked : ORDER_READY;
+	unsigned int weight = (unsigned int)r->req->values[KEY_WEIGHT].number; /* or 0 */
+	const char *name = r->req->values[KEY_SERVER].text;
+	struct server *s = servers_order(&r->named->servers, name,
+					 asked == ORDER_WEIGHT ? NULL : &order,
+					 asked < ORDERS ? NULL : &weight);
+	struct forward *f;
+
+	/* a removed one may still have sessions */
+	TAILQ_FOREACH(f, &r->actions->service->forwards.list, in_forwards)
+		if (!s && r->changed && round_names(r, f))
+			s = servers_order(&f->servers, name, NULL, NULL);
+	return s;
+}
+
+/* Give a server an order.  One that is down loses its sessions at once. */
+static struct json_object *upstream_command(struct round *r)
+{
+	uint64_t order = r->req->values[KEY_ORDER].number;
+	struct server *s = upstream_order(r, order);
+
+	if (!s && !r->changed)
 		return request_error_json(ERROR_BAD_VALUE,
 					  "forward %.64s has no server \"%.64s\"; "
 					  "`culvert forwards` lists them",
@@ -122,9 +158,9 @@ static struct json_object *upstream_command(struct round *r)
 	if (order == ORDER_DOWN)
 		round_ask(r, kill_sessions);
 	json_add_text(r->answer, "forward", r->name);
-	json_add_text(r->answer, "server", s->name);
+	json_add_text(r->answer, "server", r->req->values[KEY_SERVER].text);
 	json_add_text(r->answer, "order", r->req->values[KEY_ORDER].text);
-	json_add_int(r->answer, "live", atomic_load(&s->live));
+	json_add_int(r->answer, "live", s ? atomic_load(&s->live) : 0);
 	if (order == ORDER_DOWN)
 		json_add_int(r->answer, "killed", r->n);
 	server_put(s);
@@ -137,17 +173,13 @@ static struct json_object *upstream_command(struct round *r)
 static struct json_object *drain_before(const struct round *r)
 {
 	uint64_t due = NEVER;
-	const char *code;
 	char why[DRAIN_WHY_LEN];
 	int e;
 
 	if (request_has(r->req, KEY_DEADLINE))
 		due = clock_ms() + r->req->values[KEY_DEADLINE].number;
 	e = drain_forward(r->actions->service, r->name, request_has(r->req, KEY_UNDO), due, why);
-	code = e == -ENOENT    ? ERROR_NO_SUCH_FORWARD :
-	       e == -ETIMEDOUT ? ERROR_NO_ANSWER :
-				 ERROR_FAILED;
-	return e ? request_error_json(code, "%s", why) : NULL;
+	return e ? action_fault(e, why) : NULL;
 }
 
 static struct json_object *drain_command(struct round *r)
@@ -253,7 +285,9 @@ struct json_object *actions_run(void *arg, const struct request *req)
 			   .shared = a->service->shared };
 	struct forwards *all = &a->service->forwards;
 	enum command_id id = command_number(req->command);
-	struct json_object *wrong = id == COMMAND_DRAIN ? drain_before(&r) : NULL;
+	struct json_object *wrong = id == COMMAND_DRAIN    ? drain_before(&r) :
+				    id == COMMAND_UPSTREAM ? upstream_before(&r) :
+							     NULL;
 
 	if (wrong)
 		return wrong;

@@ -45,6 +45,7 @@ enum request_key {
 	KEY_SERVER,
 	KEY_ORDER,
 	KEY_WEIGHT,
+	KEY_WORDS,
 	KEY_LEVEL,
 	KEY_DEADLINE,
 	KEY_UNDO,
@@ -116,6 +117,8 @@ static inline enum command_id command_number(const struct command *c)
 /* orders beyond enum server_order */
 #define ORDER_WEIGHT ORDERS
 #define ORDER_AS_CONFIGURED (ORDERS + 1)
+#define ORDER_ADD (ORDERS + 2)
+#define ORDER_REMOVE (ORDERS + 3)
 
 struct request_value {
 	const char *text; /* NULL: the value is no text, or not given */

@@ -35,6 +35,7 @@ struct round {
 	struct forward *named;      /* that forward: the active one, if there is one */
 	struct shared *shared;
 	const struct server *server; /* NULL: the request is not about one */
+	bool changed;                /* forwards, by the request */
 	struct worker *worker;       /* whose turn it is */
 	unsigned int silent;         /* workers that have not answered */
 	unsigned int n;              /* sessions that were reset, or flows that move */

@@ -212,6 +212,7 @@ static struct json_object *forward_json(struct forward *f, const struct shared *
 	json_add_text(o, "listen", fc->listen.text);
 	json_add_text(o, "names", fc->sni ?: "");
 	json_add_text(o, "upstream", fc->upstream.text);
+	json_add_text(o, "upstream_orders", fc->orders ?: "");
 	json_add_text(o, "balance", balance_names[fc->balance]);
 	forward_add_servers(o, &f->servers);
 	json_add_text(o, "engine", engine_name(f->engine));

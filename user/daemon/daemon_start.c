@@ -73,7 +73,12 @@ static int start_take_over(struct daemon *d)
 {
 	int store = -1, r = given_take(d->err, sizeof(d->err), &store);
 
-	return r ?: take_over_begin(d->config.take_over, store, &d->take_over);
+	r = r ?: take_over_begin(d->config.take_over, store, &d->service.orders, &d->take_over);
+	if (!r && orders_apply(&d->service.orders, &d->config)) {
+		log_warning("take-over: an order is left out: %s", d->err);
+		d->err[0] = '\0';
+	}
+	return r;
 }
 
 /*
@@ -159,6 +164,7 @@ static int start_open_forwards(struct daemon *d)
 
 	policy_settle_ms = d->config.settle_ms;
 	r = change_forwards(&first, 0);
+	d->service.in_force = !r;
 	if (r) /* another try may work: the directory of a unix socket may be late */
 		return r == -EPERM ? r : EXIT_CODE_FAILURE;
 	return given_check(d->err, sizeof(d->err));

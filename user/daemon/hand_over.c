@@ -45,6 +45,7 @@ struct hand_over {
 	struct service *service;
 	struct shared *shared;
 	struct handing handing;
+	unsigned int changes;     /* of the configuration, when the other daemon read its own */
 	int error;                /* of a worker */
 	unsigned int moved, kept; /* sessions */
 };
@@ -57,13 +58,31 @@ static void hand_socket(struct bundle *b, int fd)
 		bundle_put(b, &(struct record){ .kind = HANDED_SOCKET, .fds = &fd, .n_fds = 1 });
 }
 
-/* Under the lock of forwards. */
-static int hand_sockets(const struct hand_over *h)
+static void hand_order(struct bundle *b, const struct upstream_order *o)
 {
+	const char *const texts[] = { o->forward, o->server, o->words ?: "" };
+	size_t sizes[] = { strlen(texts[0]) + 1, strlen(texts[1]) + 1, strlen(texts[2]) + 1 };
+	uint32_t adds = o->words != NULL;
+	uint8_t *more = bundle_put(b, &(struct record){ .kind = HANDED_ORDER,
+							.at = (uint8_t *)&adds,
+							.size = sizeof(adds),
+							.n_more = sizes[0] + sizes[1] + sizes[2] });
+
+	for (int i = 0; more && i < 3; more += sizes[i++])
+		memcpy(more, texts[i], sizes[i]);
+}
+
+/* Under the lock of forwards. */
+static int hand_sockets(struct hand_over *h)
+{
+	const struct upstream_orders *orders = &h->service->orders;
 	struct bundle b = { 0 };
 	const struct listening *l;
 	int r;
 
+	h->changes = h->service->changes;
+	for (size_t i = 0; i < orders->n; i++)
+		hand_order(&b, &orders->list[i]);
 	if (h->shared->grafts && !probe_has_failed(h->shared->probe, ENGINE_GRAFT))
 		bundle_put(&b, &(struct record){ .kind = HANDED_GRAFTS });
 	LIST_FOREACH(l, &h->service->listening, in_service)
@@ -285,6 +304,8 @@ static int hand_all(struct hand_over *h, int stored)
 
 	if (h->shared->ends || atomic_load(&h->shared->handed_over))
 		return -ESHUTDOWN;
+	if (h->changes != h->service->changes) /* the other daemon lacks the change */
+		return -ESTALE;
 	h->handing.ahead = calloc(h->service->threads.n, sizeof(struct bundle));
 	if (!h->handing.ahead)
 		return -ENOMEM;

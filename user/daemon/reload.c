@@ -22,6 +22,7 @@
 #include "daemon/change_forwards.h"
 #include "relay/session_log.h"
 
+#define PATIENCE_MS 2000      /* of a control thread, for a reload to come to its end */
 #define PARSE_ROOM (64 << 20) /* bytes; a parsed file of 1 MiB takes less */
 
 /* --- read --- */
@@ -53,16 +54,23 @@ static bool reload_has_memory(void)
 	return room; /* cppcheck-suppress deallocret ; only whether there was some */
 }
 
-static int reload_read(struct change *ch)
+static int reload_begin(struct change *ch)
 {
-	struct service *sv = ch->service;
-	int fds[PRIVILEGED_FILES], e;
-
 	ch->next = reload_has_memory() ? calloc(1, sizeof(*ch->next)) : NULL;
 	if (!ch->next)
 		return change_no_memory();
 	ch->next->refs = 1;
 	ch->config = &ch->next->config;
+	return 0;
+}
+
+static int reload_read(struct change *ch)
+{
+	struct service *sv = ch->service;
+	int fds[PRIVILEGED_FILES], e = reload_begin(ch);
+
+	if (e)
+		return e;
 	e = privileged_open_config(sv->privileged, sv->in_force, fds, ch->result.error,
 				   sizeof(ch->result.error));
 	sv->in_force = false;
@@ -72,6 +80,10 @@ static int reload_read(struct change *ch)
 	names_read_again(sv->shared->names, &fds[PRIVILEGED_NAMES]);
 	e = config_read(sv->argc, sv->argv, fds[PRIVILEGED_CONFIG], ch->config);
 	close(fds[PRIVILEGED_CONFIG]);
+	if (!e && orders_apply(&sv->orders, ch->config)) {
+		log_warning("reload: an order is left out: %s", ch->result.error);
+		ch->result.error[0] = '\0';
+	}
 	return e ?: reload_find_addresses(ch);
 }
 
@@ -115,6 +127,7 @@ static void reload_now(struct service *sv, uint64_t number)
 	log_keep_complaint(ch.result.error, sizeof(ch.result.error));
 	e = change_forwards(&ch, reload_read(&ch) ?: reload_check_globals(&ch));
 	log_keep_complaint(NULL, 0);
+	sv->in_force = !e;
 	if (e) {
 		snprintf(said, sizeof(said), "reload: nothing has changed: %s", ch.result.error);
 	} else {
@@ -130,6 +143,104 @@ static void reload_now(struct service *sv, uint64_t number)
 	sv->finished = number;
 	sv->last = ch.result;
 	pthread_mutex_unlock(&sv->lock);
+}
+
+/* --- orders --- */
+
+struct ordering {
+	struct service *service;
+	const char *name, *server, *words;
+	enum reload_order order;
+	char *why; /* result, beside ERROR: the fault */
+	int error;
+};
+
+static int order_read(struct change *ch, const struct upstream_orders *orders)
+{
+	const struct service *sv = ch->service;
+	int e = reload_begin(ch);
+
+	e = e ?: config_read_text(sv->argc, sv->argv, sv->text, ch->config);
+	e = e ?: orders_apply(orders, ch->config);
+	if (!e && names_needed(ch->config) && !sv->shared->names)
+		e = log_complain(-EINVAL, "culvert has started without a resolver, so a server "
+					  "needs an address, not a name");
+	return e ?: reload_find_addresses(ch);
+}
+
+/* Has the forward of O in the configuration C the server of O? */
+static bool order_finds(const struct ordering *o, const struct config *c)
+{
+	for (const struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++)
+		for (size_t i = 0; !strcmp(forward_name(fc), o->name) && i < fc->upstream.n; i++)
+			if (!strcmp(fc->upstream.servers[i].at.text, o->server))
+				return true;
+	return false;
+}
+
+/* Plan what O wants in CH, and with *ORDERS. */
+static int order_plan(const struct ordering *o, struct change *ch, struct upstream_orders *orders)
+{
+	bool had = orders_have(orders, o->name, o->server);
+	int e;
+
+	orders_take_back(orders, o->name, o->server);
+	if (o->order == RELOAD_ADD)
+		orders_give(orders, o->name, o->server, o->words);
+	e = order_read(ch, orders);
+	if (e || o->order != RELOAD_REMOVE)
+		return e;
+	if (!order_finds(o, ch->config))
+		return had ? 0 :
+			     log_complain(-EINVAL,
+					  "forward %.64s has no server \"%.64s\", as it is written",
+					  o->name, o->server);
+	config_version_drop(ch->next);
+	orders_give(orders, o->name, o->server, NULL);
+	return order_read(ch, orders);
+}
+
+/* The same file with other orders. */
+static int order_now(const struct ordering *o)
+{
+	struct service *sv = o->service;
+	struct change ch = { .service = sv };
+	struct upstream_orders before = sv->orders, orders;
+	int e;
+
+	if (!forwards_find(&sv->forwards, o->name))
+		return log_complain(-ENOENT, "no forward is named \"%.64s\"", o->name);
+	if (o->order == RELOAD_TAKE_BACK && !orders_have(&before, o->name, o->server))
+		return 0;
+	orders_copy(&orders, &before);
+	e = change_forwards(&ch, order_plan(o, &ch, &orders));
+	if (!e) {
+		pthread_mutex_lock(&sv->forwards.lock);
+		sv->orders = orders;
+		pthread_mutex_unlock(&sv->forwards.lock);
+	}
+	orders_close(e ? &orders : &before);
+	return e ?: 1;
+}
+
+static void order_on_thread(void *arg)
+{
+	struct ordering *o = arg;
+
+	log_keep_complaint(o->why, RELOAD_WHY_LEN);
+	o->error = order_now(o);
+	log_keep_complaint(NULL, 0);
+}
+
+int reload_order(struct service *sv, const char *name, enum reload_order order, const char *server,
+		 const char *words, char why[RELOAD_WHY_LEN])
+{
+	struct ordering o = { sv, name, server, words, order, why, 0 };
+	int e = loop_call(&sv->loop, order_on_thread, &o, PATIENCE_MS);
+
+	if (e)
+		strcpy(why, e == -ESRCH ? SERVICE_STOPPING : "a reload is under way; ask again");
+	return e ?: o.error;
 }
 
 /* Reload if a reload was asked for, and look at drains. */

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/loop.h"
+#include "config/orders.h"
 #include "daemon/privileged_client.h"
 #include "relay/forward.h"
 #include "relay/listener.h"
@@ -44,7 +45,10 @@ struct service {
 	struct timer *sockets; /* looks for sessions without sockets (standby.c); NULL: nobody does */
 	struct forwards forwards;
 	struct listening_list listening; /* all addresses */
-	bool in_force;                   /* the configuration that was read last is in force */
+	bool in_force;                   /* the file that was read last is in force */
+	char *text;                      /* of the file in force; NULL: there is none */
+	struct upstream_orders orders;   /* written under forwards.lock */
+	unsigned int changes;            /* of the configuration; written under forwards.lock */
 	bool started;
 
 	pthread_mutex_t lock; /* of the next members */
@@ -76,3 +80,18 @@ void service_stop(struct service *sv);
 uint64_t reload_ask(struct service *sv);
 /* How the last reload went.  By any thread. */
 struct json_object *reload_json(struct service *sv);
+
+enum reload_order {
+	RELOAD_ADD,
+	RELOAD_REMOVE,
+	RELOAD_TAKE_BACK,
+};
+
+/*
+ * Add SERVER of the forward NAME, with WORDS behind it; remove it; or take such an order back.  The file
+ * is not read again.  By a control thread, which waits for the thread that reloads.  Returns 1; or 0:
+ * there is no order to take back.  -ENOENT: no active forward is NAME; -ETIMEDOUT: a reload is under way; or another -errno; WHY says why.
+ */
+#define RELOAD_WHY_LEN 640
+int reload_order(struct service *sv, const char *name, enum reload_order order, const char *server,
+		 const char *words, char why[RELOAD_WHY_LEN]);

@@ -85,7 +85,23 @@ static int take_connect(struct take_over *t, const char *path)
 	return take_ask(t->fd);
 }
 
-int take_over_begin(const char *path, int store, struct take_over **ret)
+/* The texts of an order stand behind each other. */
+static void take_order(const struct record *r, struct upstream_orders *orders)
+{
+	const char *end = (const char *)r->more + r->n_more, *texts[3], *at = (const char *)r->more;
+	uint32_t adds;
+
+	record_read(r, &adds, sizeof(adds));
+	for (int i = 0; i < 3; i++, at += strlen(at) + 1) {
+		if (!memchr(at, '\0', (size_t)(end - at)))
+			return;
+		texts[i] = at;
+	}
+	orders_give(orders, texts[0], texts[1], adds ? texts[2] : NULL);
+}
+
+int take_over_begin(const char *path, int store, struct upstream_orders *orders,
+		    struct take_over **ret)
 {
 	struct take_over *t;
 	struct bundle b = { 0 };
@@ -104,6 +120,8 @@ int take_over_begin(const char *path, int store, struct take_over **ret)
 	e = bundle_receive(&b, t->fd);
 	while (!e && bundle_get(&b, &r)) {
 		t->grafts = t->grafts || r.kind == HANDED_GRAFTS;
+		if (r.kind == HANDED_ORDER)
+			take_order(&r, orders);
 		if (r.kind == HANDED_SOCKET && r.n_fds == 1 && !given_put(r.fds[0], true))
 			close(r.fds[0]);
 	}

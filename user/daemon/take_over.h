@@ -12,9 +12,10 @@ struct take_over;
 /*
  * Ask the daemon at the control socket PATH; NULL: what the last daemon has left in STORE (-1: there
  * is nothing, and *RET is NULL).  Its listening sockets are used from now on (given_open()).  -errno,
- * after a complaint.
+ * after a complaint.  ORDERS: get those of the other daemon.
  */
-int take_over_begin(const char *path, int store, struct take_over **ret);
+int take_over_begin(const char *path, int store, struct upstream_orders *orders,
+		    struct take_over **ret);
 /* The other daemon grafts: graft_table_begin() comes after take_over_sessions().  T may be NULL. */
 bool take_over_of_grafts(const struct take_over *t);
 /*

@@ -6,7 +6,8 @@
 /*
  * The records (base/bundle.h) by which a daemon, OLD, hands itself over to the next one, NEW:
  *
- *   OLD  GRAFTS, if it does; SOCKET for each socket that it listens at
+ *   OLD  GRAFTS, if it does; SOCKET for each socket that it listens at; ORDER for each server that an
+ *        operator has added or removed
  *   NEW  FORWARD for each forward that it has: it has come up
  *   OLD  SESSION for each session of TCP that is silent, while OLD's workers go on; then nothing
  *   NEW  nothing: it has made these sessions.  OLD's workers wait from now on
@@ -32,4 +33,5 @@ enum handed {
 	HANDED_UDP_SESSION,
 	HANDED_FROZEN, /* sockets of a grafted session, of the same maps; the struct is its slot */
 	HANDED_GRAFT,  /* a record of datapath/graft/standby_record.h */
+	HANDED_ORDER, /* the struct is 1: a server is added; its forward, itself, its words follow */
 };
