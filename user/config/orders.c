@@ -110,8 +110,8 @@ static int order_apply(const struct upstream_order *o, struct config *c, struct 
 		r = -EINVAL;
 	}
 	if (r)
-		config_complain("", "forward %s: server %s by order of `culvert upstream`: %s",
-				forward_name(fc), o->server, why);
+		config_complain("", "forward %s: order to %s server %s: %s", forward_name(fc),
+				o->words ? "add" : "remove", o->server, why);
 	fc->orders = config_keep(c, "%s%s%s %s%s%s", orders ?: "", orders ? ", " : "",
 				 o->words ? "add" : "remove", o->server,
 				 o->words && *o->words ? " " : "", o->words ?: "");
