@@ -325,7 +325,10 @@ def test_servers_come_and_go(trial):
                   [A, "add", "wieght=2"], [A, "add", C], ["nowhere", "add"], [A, "remove", "backup"]):
         with pytest.raises(LabError):
             order(*wrong)
+    trial.daemon.command("drain", "web")
     order(A, "as-configured")
+    expect(trial.daemon.ask("forwards")["forwards"][0]["state"] == "draining", "an order has ended a drain")
+    trial.daemon.command("drain", "web", "--undo")
     expect(trial.shares(2) == {7101: 2}, "the file does not count again")
     expect(trial.daemon.ask("forwards")["forwards"][0]["upstream_orders"] == "", "an order stays")
     trial.finish_clients(kept)

@@ -128,6 +128,7 @@ static int change_plan_forward(struct change *ch, size_t i)
 	bool same = before && options_same_own(before->conf, fc);
 	const struct forward *of = fc->sni ? ch->forwards[fc->of] : NULL;
 	struct forward *f = same ? before : forward_new(fc, ch->config, ch->next, before, of);
+	bool drains;
 	int e = 0;
 
 	ch->forwards[i] = f;
@@ -140,7 +141,10 @@ static int change_plan_forward(struct change *ch, size_t i)
 		before->becomes = f;
 	if (!same && forward_needs_privileges(fc))
 		e = marked_sockets_open(&ch->service->keeper, fc, &f->stock);
-	for (size_t j = 0; !e && j < fc->listen.n_addrs; j++)
+	drains = ch->keeps_drains && before && before->draining;
+	if (drains)
+		f->draining = true;
+	for (size_t j = 0; !e && !drains && j < fc->listen.n_addrs; j++)
 		e = change_plan_address(ch, f, fc, before, &fc->listen.addrs[j]);
 	/* last, because look-ups on the main thread use the final listening addresses */
 	if (!e && !same)
@@ -247,8 +251,10 @@ static void change_list(struct change *ch)
 		f = ch->forwards[i];
 		if (f->conf->hellos || f->totals->sni)
 			forward_set_sni(f, ch->forwards, ch->config->n_forwards);
-		f->totals->due_ms = NEVER;
-		f->draining = false;
+		if (!ch->keeps_drains) {
+			f->totals->due_ms = NEVER;
+			f->draining = false;
+		}
 		TAILQ_INSERT_TAIL(all, f, in_forwards);
 	}
 	TAILQ_CONCAT(all, &gone, in_forwards);

@@ -204,7 +204,7 @@ static int order_plan(const struct ordering *o, struct change *ch, struct upstre
 static int order_now(const struct ordering *o)
 {
 	struct service *sv = o->service;
-	struct change ch = { .service = sv };
+	struct change ch = { .service = sv, .keeps_drains = true };
 	struct upstream_orders before = sv->orders, orders;
 	int e;
 
