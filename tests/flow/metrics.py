@@ -197,6 +197,12 @@ class Trial:
                 expect(got == forward[f"datagrams_to_{direction}"], f"{forward}: {got} datagrams")
             expect(samples["culvert_forward_info"][f'{label},protocol="{forward["protocol"]}"'] == 1,
                    f"{samples['culvert_forward_info']}")
+            for server in forward["servers"]:
+                at = f'{label},server="{server["server"]}"'
+                answer = f'{at},answer="{server["check"]}"'
+                expect(samples["culvert_server_check_info"].get(answer) == (1 if server["check"] else None) and
+                       samples["culvert_server_up"][at] == (server["state"] in ("up", "returning")),
+                       f"{server}: {samples['culvert_server_check_info']}")
 
     def check_live(self, samples):
         for carrier in CARRIERS:
@@ -338,7 +344,8 @@ listen = {RELAY}:{9000 + n}
 upstream = {RELAY}:{ECHO}
 engine = {"auto" if carrier == "graft" else carrier}
 """ for n, carrier in enumerate(CARRIERS))
-    trial.begin(f"{forwards}[forward refused]\nlisten = {RELAY}:9010\nupstream = {RELAY}:{NOBODY}\n"
+    trial.begin(f"{forwards}check = 0.1\n"
+                f"[forward refused]\nlisten = {RELAY}:9010\nupstream = {RELAY}:{NOBODY}\n"
                 f"[forward udp]\nlisten = {RELAY}:9011/udp\nupstream = {RELAY}:{NOBODY}\n")
     before = parse(trial.scrape())
     expect(total(before, "culvert_server_up") == 6, f"{before['culvert_server_up']}")

@@ -25,6 +25,7 @@ CONF = f"""
 [forward web]
 listen = {RELAY}:{WEB}
 upstream = {SERVER}:{ECHO}
+check = 0.1
 [forward database]
 listen = {RELAY}:{DATABASE}
 upstream = {SERVER}:{ECHO}
@@ -135,6 +136,9 @@ def order(daemon, terminal):
     terminal.press("s", "Home")
     terminal.wait(lambda text: all(re.search(fr"^{name}/{server} +up +5 +0 +0 *$", text, re.M)
                                    for name in ("database", "web")), "the servers")
+    terminal.resize(130, 24)
+    terminal.wait(fr"^web/{server} .* connects *$", "the answer of a check")
+    terminal.resize(80, 24)
     for key, answer, word, state in (("d", "n", "drain", "up"), ("d", "y", "drain", "drain"),
                                      ("u", "y", "ready", "up|returning")):
         terminal.press(key)

@@ -465,7 +465,11 @@ def test_primary(trial, primary, how):
         shares = trial.shares(8)
         expect(shares == {new: 8}, f"a replica is written to: {shares}")
         server = trial.server(old)
-        expect(server["check"] == {"http": "HTTP 503", "words": "answers otherwise"}[how], f"{server}")
+        good, bad = {"http": ("HTTP 200", "HTTP 503"),
+                     "words": ("answers as expected", "answers otherwise")}[how]
+        expect(server["check"] == bad, f"{server}")
+        trial.logged(f"server {SERVER}:{old} has failed its checks: {bad}")
+        trial.logged(f"server {SERVER}:{new} is back: {good}")
         trial.finish_clients(kept)
 
 
@@ -497,8 +501,12 @@ def test_agent(trial):
     say("down # no space\n")
     trial.wait_state(7101, "failed")
     wait_until(lambda: trial.errors()["server-down"] == 5, "sessions of servers that are down to end")
+    trial.logged(f"server {A} has failed its checks: agent: down # no space")
+    expect(trial.server(7101)["agent"] == "down # no space", f"{trial.server(7101)}")
     say("up\n")
     trial.wait_state(7101, "up", "returning")
+    for line in "gets no sessions: agent: drain", "is back: agent: ready", "is back: agent: up":
+        trial.logged(f"server {A} {line}")
     trial.finish_clients(kept)
     trial.lab.stop(agent)
 

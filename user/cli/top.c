@@ -117,6 +117,7 @@ static struct table {
 				   { "SESSIONS", NUMBER, 8, 100, { "/sessions" } },
 				   { "FAILURES", NUMBER, 8, 0, { "/failures" } },
 				   { "CHECK", TEXT, 24, 120, { "/check" } },
+				   { "AGENT", TEXT, 16, 180, { "/agent" } },
 				   { "LAST ERROR", TEXT, 40, 0, { "/last_error" } } } },
 	[SESSIONS] = { "Sessions", "/sessions", "/forward", "c clients  e engine  k kill", .sort = 4,
 		       .columns = { { "ID", NUMBER, 6, 0, { "/id" } },

@@ -36,7 +36,7 @@ static const struct table {
 	{ "forwards",
 	  "servers",
 	  { "name", "server", "state", "weight", "backup", "live", "sessions", "failures",
-	    "last_error", "check" } },
+	    "last_error", "check", "agent" } },
 	{ "carriers", NULL, { "carrier", "flows", "bytes" } },
 	{ "streams",
 	  NULL,

@@ -165,6 +165,7 @@ static struct json_object *server_json(const struct member *m)
 	json_add_text(o, "last_error", s->error);
 	json_add_int(o, "last_error_age_ms", s->error_ms ? clock_ms() - s->error_ms : 0);
 	json_add_text(o, "check", s->answer);
+	json_add_text(o, "agent", s->agent);
 	json_add_int(o, "max_sessions", m->conf->max_sessions);
 	json_add_int(o, "check_age_ms", s->answer_ms ? clock_ms() - s->answer_ms : 0);
 	json_add(o, "addresses", addresses);

@@ -158,13 +158,13 @@ enum { IS_UP, LIVE, CHOSEN, FAILURES, CHECK };
 
 /*
  * The sample of server CONF, as configured.  With each-address a server is up while one of its
- * addresses is up.
+ * addresses is up, and the answer is of such an address.
  */
 static void add_server(struct scrape *s, const struct servers *ss, const struct server_conf *conf,
 		       const struct place *p)
 {
 	uint64_t values[] = { [CHOSEN] = p->sessions, [FAILURES] = p->failures };
-	bool found = false;
+	bool found = false, up;
 	const char *answer = "";
 
 	for (const struct member *m = ss->members; m < ss->members + ss->n; m++) {
@@ -172,9 +172,11 @@ static void add_server(struct scrape *s, const struct servers *ss, const struct 
 
 		if (m->conf != conf)
 			continue;
-		values[IS_UP] |= m->list->n && !h->refused && !(h->checked && h->down);
+		up = m->list->n && !h->refused && !(h->checked && h->down) && !h->told_down;
+		values[IS_UP] |= up;
 		values[LIVE] += atomic_load(&m->server->live);
-		answer = m->server->answer;
+		if (up || !*answer)
+			answer = m->server->answer;
 		found = true;
 	}
 	if (found && s->family->at == CHECK && *answer)

@@ -71,10 +71,12 @@ static void check_finish_agent(struct check *a)
 {
 	struct check_advice advice = check_read_advice(a->answer);
 
+	a->answer[strcspn(a->answer, "\r\n")] = '\0';
+
 	tcp_close(a->checks->loop, &a->source, false);
 	a->done = true;
-	if (advice.said &&
-	    servers_told(&a->forward->servers, a->server, &advice, a->checks->loop->now_ms))
+	if (advice.said && servers_told(&a->forward->servers, a->server, &advice, a->answer,
+					a->checks->loop->now_ms))
 		check_tell(a);
 }
 

@@ -144,13 +144,18 @@ void servers_refresh(struct servers *ss)
 			    ss->conf->upstream.text);
 	/* a reload may have ended the checks: no later one would replace the last result */
 	for (size_t i = 0; i < ss->n; i++) {
-		struct health *h = &ss->members[i].server->health;
+		struct server *s = ss->members[i].server;
+		bool checks = ss->conf->check_ms, agent = checks && ss->conf->check_agent;
 
-		h->checked = h->checked && ss->conf->check_ms;
-		h->told_down = h->told_down && ss->conf->check_ms && ss->conf->check_agent;
-		h->told_drain = h->told_drain && ss->conf->check_ms && ss->conf->check_agent;
-		if (!ss->conf->check_ms)
-			atomic_store(&ss->members[i].server->dead, false);
+		s->health.checked = s->health.checked && checks;
+		s->health.told_down = s->health.told_down && agent;
+		s->health.told_drain = s->health.told_drain && agent;
+		if (!agent)
+			s->agent[0] = '\0';
+		if (checks)
+			continue;
+		s->answer[0] = '\0';
+		atomic_store(&s->dead, false);
 	}
 }
 
@@ -360,9 +365,9 @@ int servers_pick(struct servers *ss, const union client_addr *client, struct ser
 
 /* --- how they fare --- */
 
-/* Log it if S is not in state WAS any more. */
+/* Log it if S is not in state WAS any more.  WHY: what has changed the state. */
 static void say(const struct servers *ss, const struct server *s, enum server_state was,
-		uint64_t now_ms)
+		const char *why, uint64_t now_ms)
 {
 	enum server_state is = health_state(&s->health, now_ms);
 
@@ -376,8 +381,11 @@ static void say(const struct servers *ss, const struct server *s, enum server_st
 	else if (is == SERVER_FAILED)
 		log_warning("forward %s: server %s has failed its checks: %s",
 			    forward_name(ss->conf), s->name, s->error);
-	else if (is == SERVER_RETURNING)
-		log_info("forward %s: server %s is back", forward_name(ss->conf), s->name);
+	else if (is == SERVER_DRAIN || is == SERVER_DOWN)
+		log_info("forward %s: server %s gets no sessions: %s", forward_name(ss->conf),
+			 s->name, why);
+	else if (is == SERVER_RETURNING || was == SERVER_FAILED || was >= SERVER_DRAIN)
+		log_info("forward %s: server %s is back: %s", forward_name(ss->conf), s->name, why);
 }
 
 /* Mark the servers whose sessions are to end.  True: there is another one.  With the lock. */
@@ -420,7 +428,7 @@ static void judge(struct servers *ss, struct server *s, const char *why, int err
 	} else {
 		health_connected(&s->health, now_ms);
 	}
-	say(ss, s, was, now_ms);
+	say(ss, s, was, why ?: "connects", now_ms);
 	if (!why && health_state(&s->health, now_ms) != was)
 		mark_dead(ss, now_ms); /* a backup may be needed again; the next check tells */
 }
@@ -469,8 +477,9 @@ bool servers_checked(struct servers *ss, struct server *s, int error, const char
 }
 
 bool servers_told(struct servers *ss, struct server *s, const struct check_advice *a,
-		  uint64_t now_ms)
+		  const char *line, uint64_t now_ms)
 {
+	char why[SERVER_ERROR_LEN];
 	enum server_state was;
 	unsigned int weight = 0;
 	struct member *m;
@@ -489,11 +498,13 @@ bool servers_told(struct servers *ss, struct server *s, const struct check_advic
 	if (a->said & ADVICE_WEIGHT && a->percent && m)
 		s->weight = (unsigned int)smaller(larger(m->conf->weight * a->percent / 100, 1),
 						  SERVER_WEIGHT_MAX);
+	log_escape(line, s->agent, sizeof(s->agent));
+	snprintf(why, sizeof(why), "agent: %.50s", s->agent);
 	if (s->health.told_down) {
-		snprintf(s->error, sizeof(s->error), "its agent says that it is down");
+		strcpy(s->error, why);
 		s->error_ms = now_ms;
 	}
-	say(ss, s, was, now_ms);
+	say(ss, s, was, why, now_ms);
 	changes = mark_dead(ss, now_ms) || health_state(&s->health, now_ms) != was ||
 		  s->weight != weight;
 	pthread_mutex_unlock(ss->lock);

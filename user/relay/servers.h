@@ -61,6 +61,7 @@ struct server {
 	uint64_t error_ms;            /* when that was */
 	char answer[CHECK_WHY_LEN];   /* of the last check; "": none has ended */
 	uint64_t answer_ms;           /* when that was */
+	char agent[CHECK_WHY_LEN];    /* the last line of its agent that was understood; "": none */
 	uint64_t ask_ms;              /* when it is asked again, if it is silent */
 	uint64_t moved_ms;            /* UDP: when servers_move_on() changed `first` last */
 	uint64_t check_ms;            /* when the next check is due */
@@ -149,9 +150,9 @@ void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, u
  */
 bool servers_checked(struct servers *ss, struct server *s, int error, const char *why,
 		     uint64_t now_ms);
-/* The agent of S has said A.  True: as of servers_checked(). */
+/* The agent of S has said A in LINE.  True: as of servers_checked(). */
 bool servers_told(struct servers *ss, struct server *s, const struct check_advice *a,
-		  uint64_t now_ms);
+		  const char *line, uint64_t now_ms);
 
 /* Follow changes of names: to be called with the lock, before members are looked at. */
 void servers_refresh(struct servers *ss);
