@@ -363,7 +363,8 @@ def ordered(trial):
     trial.daemon.command("upstream", "orders", "add", f"{SERVER}:{PARTS}", "backup")
     yield
     servers = next(f for f in trial.daemon.ask("forwards")["forwards"] if f["name"] == "orders")
-    expect(servers["upstream_orders"] == f"remove {SERVER}:{ECHO}, add {SERVER}:{PARTS} backup",
+    expect([(o["order"], o["server"], o["words"]) for o in servers["orders"]][-2:] ==
+           [("remove", f"{SERVER}:{ECHO}", ""), ("add", f"{SERVER}:{PARTS}", "backup")],
            f"servers that came and went: {servers}")
     expect(f"{SERVER}:{DEAF}" in json.dumps(servers) and "drain" in json.dumps(servers)
            and '"weight": 7' in json.dumps(servers),

@@ -153,10 +153,10 @@ static void fields(struct daemon *d)
 	static const char *const requests[] = {
 		"sessions",
 		"status",
+		drain_server,
 		"forwards",
 		"log-level",
 		"{\"command\":\"engine\",\"forward\":\"live\"}",
-		drain_server,
 		"{\"command\":\"drain\",\"forward\":\"other\"}",
 		"{\"command\":\"kill\",\"all\":true}",
 		"reload",

@@ -317,7 +317,8 @@ def test_servers_come_and_go(trial):
     expect(trial.shares(30) == {7101: 10, 7103: 20}, "an added server does not survive a reload")
     expect("1" in order("remove", A), "the session of a removed server is not counted")
     forward = trial.daemon.ask("forwards")["forwards"][0]
-    expect(forward["upstream_orders"] == f"add {C} weight=2 max-sessions=50, remove {A}", f"{forward}")
+    expect(forward["orders"] == [{"order": "add", "server": C, "words": "weight=2 max-sessions=50"},
+                                 {"order": "remove", "server": A, "words": ""}], f"{forward}")
     expect(trial.shares(4) == {7103: 4}, "a removed server gets sessions")
     order(C, "remove")
     expect(trial.shares(2) == {7102: 2}, "the file's backup does not serve alone")
@@ -330,7 +331,7 @@ def test_servers_come_and_go(trial):
     expect(trial.daemon.ask("forwards")["forwards"][0]["state"] == "draining", "an order has ended a drain")
     trial.daemon.command("drain", "web", "--undo")
     expect(trial.shares(2) == {7101: 2}, "the file does not count again")
-    expect(trial.daemon.ask("forwards")["forwards"][0]["upstream_orders"] == "", "an order stays")
+    expect(trial.daemon.ask("forwards")["forwards"][0]["orders"] == [], "an order stays")
     trial.finish_clients(kept)
 
 

@@ -37,6 +37,7 @@ static const struct table {
 	  "servers",
 	  { "name", "server", "state", "weight", "backup", "live", "sessions", "failures",
 	    "last_error", "check", "agent" } },
+	{ "forwards", "orders", { "name", "order", "server", "words" } },
 	{ "carriers", NULL, { "carrier", "flows", "bytes" } },
 	{ "streams",
 	  NULL,

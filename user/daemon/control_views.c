@@ -172,9 +172,47 @@ static struct json_object *server_json(const struct member *m)
 	return o;
 }
 
+static void order_append(struct json_object *list, const char *order, const char *server,
+			 const char *words)
+{
+	struct json_object *o = json_object_new_object();
+
+	json_add_text(o, "order", order);
+	json_add_text(o, "server", server);
+	json_add_text(o, "words", words ?: "");
+	json_append(list, o);
+}
+
+/* Orders that change which servers there are: "add SERVER WORDS, remove SERVER". */
+static void orders_append(struct json_object *list, const char *orders)
+{
+	char *copy = strdup(orders ?: ""), *rest = copy, *order;
+
+	while ((order = strsep(&rest, ","))) {
+		char *words = order + strspn(order, " "), *name = strsep(&words, " ");
+		char *server = strsep(&words, " ");
+
+		if (server)
+			order_append(list, name, server, words);
+	}
+	free(copy);
+}
+
+static void server_append_orders(struct json_object *list, const struct server *s)
+{
+	char number[16];
+
+	if (s->health.order != ORDER_READY)
+		order_append(list, s->health.order == ORDER_DOWN ? "down" : "drain", s->name, NULL);
+	snprintf(number, sizeof(number), "%u", s->weight);
+	if (s->weight)
+		order_append(list, "weight", s->name, number);
+}
+
 static void forward_add_servers(struct json_object *o, struct servers *ss)
 {
 	struct json_object *list = json_object_new_array(), *addresses = json_object_new_array();
+	struct json_object *orders = json_object_new_array();
 	struct lookup *name = servers_first_name(ss);
 
 	pthread_mutex_lock(ss->lock);
@@ -182,6 +220,7 @@ static void forward_add_servers(struct json_object *o, struct servers *ss)
 	for (size_t i = 0; i < ss->n; i++) {
 		server_append_addresses(addresses, &ss->members[i]);
 		json_append(list, server_json(&ss->members[i]));
+		server_append_orders(orders, ss->members[i].server);
 	}
 	pthread_mutex_unlock(ss->lock);
 	json_add(o, "addresses", addresses);
@@ -190,6 +229,8 @@ static void forward_add_servers(struct json_object *o, struct servers *ss)
 	else
 		json_add_null(o, "lookup");
 	json_add(o, "servers", list);
+	orders_append(orders, ss->conf->orders);
+	json_add(o, "orders", orders);
 }
 
 /* Bytes from the sender of direction DIR, by all carriers. */
@@ -213,7 +254,6 @@ static struct json_object *forward_json(struct forward *f, const struct shared *
 	json_add_text(o, "listen", fc->listen.text);
 	json_add_text(o, "names", fc->sni ?: "");
 	json_add_text(o, "upstream", fc->upstream.text);
-	json_add_text(o, "upstream_orders", fc->orders ?: "");
 	json_add_text(o, "balance", balance_names[fc->balance]);
 	forward_add_servers(o, &f->servers);
 	json_add_text(o, "engine", engine_name(f->engine));
