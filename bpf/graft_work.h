@@ -117,14 +117,6 @@ static __always_inline enum graft_verdict judge(const struct found *f, const str
 			   p->flags & ACK && !(p->flags & RST));
 }
 
-/* Are the numbers of P, which got VERDICT, the session's? */
-static __always_inline bool believe(struct __sk_buff *skb, const struct found *f,
-				    const struct packet *p, enum graft_verdict verdict)
-{
-	return verdict == GRAFT_BELIEVE ||
-	       (verdict == GRAFT_CONFIRM && is_sound(skb, p) && confirm(p, f->slot, f->side));
-}
-
 /* Note the ends of both streams.  A reset moves no end: it has no bytes, and may be forged. */
 static __always_inline void note(struct graft_side *mine, const struct packet *p)
 {
@@ -151,6 +143,20 @@ static __always_inline bool is_reset(const struct found *f, const struct packet 
 
 	return p->flags & RST && (p->seq == acked_of(f->mine, f->other) || p->seq == end ||
 				  (f->mine->fin && p->seq == end - 1));
+}
+
+/*
+ * Is what P says, which got VERDICT, said by the session's end?  A reset needs no ACK, so a blind
+ * attacker hits the window once in 32768 packets.  If it ends nothing, it says nothing: neither
+ * that its end lives, nor how large that end's window is.
+ */
+static __always_inline bool believe(struct __sk_buff *skb, const struct found *f,
+				    const struct packet *p, enum graft_verdict verdict)
+{
+	if (p->flags & RST && !is_reset(f, p))
+		return false;
+	return verdict == GRAFT_BELIEVE ||
+	       (verdict == GRAFT_CONFIRM && is_sound(skb, p) && confirm(p, f->slot, f->side));
 }
 
 /*

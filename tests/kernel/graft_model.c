@@ -526,6 +526,8 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 			m->outside++;
 			return MODEL_DROP;
 		}
+		/* one that is only challenged tells nothing: it may be forged */
+		believed = believed && (!(p->flags & RST) || is_reset(at, p));
 		if (believed && is_believed(at, p))
 			track(m, at, p, state);
 	}

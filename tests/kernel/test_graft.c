@@ -1098,14 +1098,21 @@ SEEDED(a_forger_gains_nothing_from_a_loose_session)
 	print_tally("forged", false);
 }
 
-/* A reset needs no ACK: a few of these get to the other end, which takes the exact number only. */
+/*
+ * A reset needs no ACK: a few of these get to the other end, which takes the exact number only.
+ * They tell nothing of their end: neither that it is there, nor a window that would let more in.
+ */
 SEEDED(a_sweep_of_resets_ends_no_session)
 {
 	const struct graft_entry *g;
+	struct graft_entry was;
+	const struct graft_side *is = &t.slots[0].side[0];
 	uint32_t end;
 
 	g = draw_quiet(&frame);
 	end = (uint32_t)g->side[0].end;
+	world.slots[0].side[0].window_left = 14;
+	was = *g;
 	put_world(&world);
 	for (uint32_t i = 0; i < 65536; i++) {
 		number(g, end + 1 + below(65535) + (i << 16), 0, RST);
@@ -1114,6 +1121,9 @@ SEEDED(a_sweep_of_resets_ends_no_session)
 	print_tally("resets", false);
 	assert_in_range(tallies[0].sent, 1, 3);
 	assert_int_equal(t.slots[0].head.state, GRAFT_ACTIVE);
+	assert_int_equal(is->window, was.side[0].window);
+	assert_int_equal(is->heard_ns, was.side[0].heard_ns);
+	assert_int_equal(t.slots[0].side[1].tsval_sent, was.side[1].tsval_sent);
 	number(g, end, 0, RST);
 	assert_int_equal(compare(false), MODEL_SENT);
 	assert_int_equal(t.slots[0].head.state, GRAFT_DONE);
