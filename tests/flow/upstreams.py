@@ -323,15 +323,26 @@ def test_servers_come_and_go(trial):
     order(C, "remove")
     expect(trial.shares(2) == {7102: 2}, "the file's backup does not serve alone")
     for wrong in ([B, "remove"], ["10.9.9.9:1", "remove"], ["10.9.9.9:1", "as-configured"],
-                  [A, "add", "wieght=2"], [A, "add", C], ["nowhere", "add"], [A, "remove", "backup"]):
+                  [A, "add", "wieght=2"], [A, "add", C], ["nowhere", "add"], [A, "remove", "backup"],
+                  [f"{RELAY}:{LISTEN}", "add"], [f"{A} {C}", "add"]):
         with pytest.raises(LabError):
             order(*wrong)
+    order(C, "add", "weight=3,max-sessions=9")  # all of the file's servers are replaced
+    order(B, "remove")
+    order(C, "add", "weight=4")
+    expect(trial.shares(2) == {7103: 2}, "the added server does not serve alone")
+    order(A, "add")  # in place of its removal
     trial.daemon.command("drain", "web")
-    order(A, "as-configured")
+    order(C, "as-configured")
     expect(trial.daemon.ask("forwards")["forwards"][0]["state"] == "draining", "an order has ended a drain")
     trial.daemon.command("drain", "web", "--undo")
+    order(A, "as-configured")
+    order(B, "as-configured")
     expect(trial.shares(2) == {7101: 2}, "the file does not count again")
     expect(trial.daemon.ask("forwards")["forwards"][0]["orders"] == [], "an order stays")
+    order(C, "add")
+    trial.reload(f"unix:{trial.lab.path('nobody')}")
+    trial.logged("orders are dropped: forward web")
     trial.finish_clients(kept)
 
 

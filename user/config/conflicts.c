@@ -46,8 +46,9 @@ int conflicts_complain_address(const struct forward_conf *fc, bool listen, const
 {
 	const struct config_line *l = option_line(&fc->said, listen ? "listen" : "upstream");
 
-	return config_complain(l->place, "%s: \"%.320s\": %s", l->key,
-			       listen ? fc->listen.text : l->value, why);
+	return config_complain(l ? l->place : fc->place, "%s: \"%.320s\": %s",
+			       l ? l->key : "upstream", /* by order alone */
+			       listen ? fc->listen.text : fc->upstream.text, why);
 }
 
 int conflicts_of_address(const struct config *c, const struct forward_conf *fc)

@@ -8,6 +8,7 @@
 
 #include "base/array.h"
 #include "config/conflicts.h"
+#include "config/read.h"
 
 /* --- the list --- */
 
@@ -39,16 +40,33 @@ void orders_take_back(struct upstream_orders *os, const char *forward, const cha
 	memmove(&os->list[at], &os->list[at + 1], (os->n - at) * sizeof(*os->list));
 }
 
+/* TEXT with one blank between two words, to be freed. */
+static char *order_words(const char *text)
+{
+	char *copy = allocated(strdup(text)), *rest = copy, *word, *to = allocated(strdup(text));
+	size_t len = 0;
+
+	while ((word = strsep(&rest, UPSTREAM_SEPARATORS)))
+		if (*word)
+			len += (size_t)sprintf(to + len, "%s%s", len ? " " : "", word);
+	to[len] = '\0';
+	free(copy);
+	return to;
+}
+
 void orders_give(struct upstream_orders *os, const char *forward, const char *server,
 		 const char *words)
 {
-	struct upstream_order o = { .forward = allocated(strdup(forward)),
-				    .server = allocated(strdup(server)),
-				    .words = words ? allocated(strdup(words)) : NULL };
+	size_t at = orders_find(os, forward, server);
+	char *own = words ? order_words(words) : NULL;
 
-	orders_take_back(os, forward, server);
-	os->list = array_grow(os->list, os->n, sizeof(*os->list));
-	os->list[os->n++] = o;
+	if (at == os->n) {
+		os->list = array_grow(os->list, os->n++, sizeof(*os->list));
+		os->list[at] = (struct upstream_order){ .forward = allocated(strdup(forward)),
+							.server = allocated(strdup(server)) };
+	}
+	free(os->list[at].words);
+	os->list[at].words = own;
 }
 
 void orders_copy(struct upstream_orders *os, const struct upstream_orders *from)
@@ -68,21 +86,34 @@ void orders_close(struct upstream_orders *os)
 
 /* --- a configuration --- */
 
-/* The servers of FC as text, without SERVER and the words behind it. */
-static const char *order_without(struct config *c, const struct forward_conf *fc,
-				 const char *server)
+/* Is WORD of an upstream a server, and not an attribute of the server before? */
+static bool order_begins(const char *word)
 {
-	char *copy = allocated(strdup(fc->upstream.text)), *rest = copy, *word;
-	const char *text = "";
+	return strcmp(word, "backup") != 0 && (!strchr(word, '=') || !strncmp(word, "unix:", 5));
+}
+
+const char *orders_fault(const char *server, const char *words)
+{
+	char *copy = order_words(words), *rest = copy, *word;
+	bool more = false;
+
+	while ((word = strsep(&rest, " ")))
+		more = more || (*word && order_begins(word));
+	free(copy);
+	return more || strpbrk(server, UPSTREAM_SEPARATORS) || !order_begins(server) ?
+		       "expected one server, and words such as weight=2" :
+		       NULL;
+}
+
+/* The servers of TEXT, without SERVER and the words behind it. */
+static const char *order_without(struct config *c, const char *text, const char *server)
+{
+	char *copy = allocated(strdup(text)), *rest = copy, *word;
 	bool skips = false;
-	size_t next = 0;
 
+	text = "";
 	while ((word = strsep(&rest, UPSTREAM_SEPARATORS))) {
-		bool begins = next < fc->upstream.n &&
-			      !strcmp(word, fc->upstream.servers[next].at.text);
-
-		next += begins;
-		if (begins)
+		if (*word && order_begins(word))
 			skips = !strcmp(word, server);
 		if (*word && !skips)
 			text = config_keep(c, "%s%s%s", text, *text ? " " : "", word);
@@ -91,46 +122,61 @@ static const char *order_without(struct config *c, const struct forward_conf *fc
 	return text;
 }
 
-/* Change the servers of FC by O.  -EINVAL after a complaint: FC is as before. */
-static int order_apply(const struct upstream_order *o, struct config *c, struct forward_conf *fc)
+/* Give FC, which has some orders of OS, its servers.  -EINVAL after a complaint: FC is as before. */
+static int orders_apply_to(const struct upstream_orders *os, struct config *c,
+			   struct forward_conf *fc)
 {
-	const char *text = order_without(c, fc, o->server), *orders = fc->orders;
-	struct upstream before = fc->upstream;
+	const char *text = fc->upstream.text ?: "", *orders = "";
+	struct forward_conf before = *fc;
 	char why[256];
 	int r;
 
-	if (o->words)
-		text = config_keep(c, "%s%s%s%s%s", text, *text ? " " : "", o->server,
-				   *o->words ? " " : "", o->words);
+	for (const struct upstream_order *o = os->list; o < os->list + os->n; o++) {
+		const char *words = o->words ?: "";
+
+		if (strcmp(o->forward, forward_name(fc)) != 0)
+			continue;
+		text = order_without(c, text, o->server);
+		if (o->words)
+			text = config_keep(c, "%s%s%s%s%s", text, *text ? " " : "", o->server,
+					   *words ? " " : "", words);
+		orders = config_keep(c, "%s%s%s %s%s%s", orders, *orders ? ", " : "",
+				     o->words ? "add" : "remove", o->server, *words ? " " : "",
+				     words);
+	}
 	r = upstreams_parse(text, fc->listen.udp, &fc->upstream, why, sizeof(why));
-	if (!r && o->words &&
-	    strcmp(fc->upstream.servers[fc->upstream.n - 1].at.text, o->server) != 0) {
-		snprintf(why, sizeof(why), "expected one server, and its words");
-		upstreams_close(&fc->upstream);
-		r = -EINVAL;
+	if (r)
+		config_complain("", "forward %s: servers by order, \"%s\": %s", forward_name(fc),
+				orders, why);
+	fc->orders = orders;
+	if (!r) {
+		config_settle(c, fc);
+		r = conflicts_of_forward(c, fc) ?: conflicts_of_address(c, fc);
 	}
 	if (r)
-		config_complain("", "forward %s: order to %s server %s: %s", forward_name(fc),
-				o->words ? "add" : "remove", o->server, why);
-	fc->orders = config_keep(c, "%s%s%s %s%s%s", orders ?: "", orders ? ", " : "",
-				 o->words ? "add" : "remove", o->server,
-				 o->words && *o->words ? " " : "", o->words ?: "");
-	r = r ?: conflicts_of_forward(c, fc) ?: conflicts_of_address(c, fc);
-	upstreams_close(r ? &fc->upstream : &before);
-	if (r) {
-		fc->upstream = before;
-		fc->orders = orders;
-	}
+		upstreams_close(&fc->upstream);
+	else
+		upstreams_close(&before.upstream);
+	if (r)
+		*fc = before;
 	return r;
 }
 
-int orders_apply(const struct upstream_orders *os, struct config *c)
+int orders_apply(struct upstream_orders *os, struct config *c)
 {
 	int r = 0;
 
-	for (const struct upstream_order *o = os->list; o < os->list + os->n; o++)
-		for (size_t i = 0; i < c->n_forwards; i++)
-			if (!strcmp(forward_name(&c->forwards[i]), o->forward))
-				r = order_apply(o, c, &c->forwards[i]) ?: r;
+	for (struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++) {
+		size_t i = 0;
+		bool fails;
+
+		while (i < os->n && strcmp(os->list[i].forward, forward_name(fc)) != 0)
+			i++;
+		fails = i < os->n && orders_apply_to(os, c, fc);
+		r = fails ? -EINVAL : r;
+		for (i = os->n; fails && i-- > 0;)
+			if (!strcmp(os->list[i].forward, forward_name(fc)))
+				orders_take_back(os, os->list[i].forward, os->list[i].server);
+	}
 	return r;
 }

@@ -23,6 +23,8 @@ struct upstream_orders {
 
 /* True: there is an order about SERVER of FORWARD. */
 bool orders_have(const struct upstream_orders *os, const char *forward, const char *server);
+/* What is wrong with SERVER and WORDS that are to be added; or NULL. */
+const char *orders_fault(const char *server, const char *words);
 /* Give an order, in place of one about the same server.  WORDS: NULL: the server is removed. */
 void orders_give(struct upstream_orders *os, const char *forward, const char *server,
 		 const char *words);
@@ -32,7 +34,7 @@ void orders_copy(struct upstream_orders *os, const struct upstream_orders *from)
 void orders_close(struct upstream_orders *os);
 
 /*
- * Change C, which config_read() has made, by OS.  An order that does not fit is left out, after a
- * complaint; then -EINVAL.
+ * Change C, which config_read() has made, by OS.  If the orders of a forward do not fit any more, OS
+ * loses them, after a complaint; then -EINVAL.
  */
-int orders_apply(const struct upstream_orders *os, struct config *c);
+int orders_apply(struct upstream_orders *os, struct config *c);

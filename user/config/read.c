@@ -134,13 +134,14 @@ static int store_globals(struct config *c)
 	return conflicts_of_globals(c) ?: r;
 }
 
-/* Values that follow from other settings of FC. */
-static void settle_forward(const struct config *c, struct forward_conf *fc)
+void config_settle(const struct config *c, struct forward_conf *fc)
 {
 	if (fc->listen.udp && !option_line_for(c, fc, "idle-timeout"))
 		fc->idle_timeout_ms = UDP_IDLE_MS;
-	if (!conflicts_may_check(fc) && !option_line(&fc->said, "check"))
-		fc->check_ms = 0; /* drop an inherited value */
+	if (!option_line(&fc->said, "check"))
+		fc->check_ms = !conflicts_may_check(fc) ? 0 :
+			       fc->sni                  ? c->forwards[fc->of].check_ms :
+							  c->defaults.check_ms;
 	if (!fc->upstream.n)
 		fc->upstream.text = "";
 	fc->soft_limit = smaller(fc->soft_limit, fc->hard_limit);
@@ -171,7 +172,7 @@ static int store_forwards(struct config *c)
 		}
 		e = store_lines(c, fc, &fc->said);
 		if (!e && !fc->mistaken) {
-			settle_forward(c, fc);
+			config_settle(c, fc);
 			e = conflicts_of_forward(c, fc);
 		}
 		r = e ?: r;

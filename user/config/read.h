@@ -21,6 +21,9 @@ int config_read_any(int argc, char **argv, int fd, struct config *ret);
 /* As config_read_any(), but the file has TEXT, which is that of an earlier configuration. */
 int config_read_text(int argc, char **argv, const char *text, struct config *ret);
 
+/* Store values of FC, of C, that follow from its other settings. */
+void config_settle(const struct config *c, struct forward_conf *fc);
+
 /* The exit code for R of config_read(): only a temporary failure is worth another try. */
 int config_exit_code(int r);
 

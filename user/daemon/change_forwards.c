@@ -264,11 +264,15 @@ static void change_list(struct change *ch)
 static void change_put_in_force(struct change *ch)
 {
 	struct service *sv = ch->service;
+	struct upstream_orders before;
 
 	pthread_mutex_lock(&sv->forwards.lock);
 	change_addresses(ch);
 	change_list(ch);
 	sv->changes++;
+	before = sv->orders;
+	sv->orders = ch->orders;
+	ch->orders = before;
 	pthread_mutex_unlock(&sv->forwards.lock);
 	free(sv->text);
 	sv->text = ch->config->text;
@@ -297,6 +301,7 @@ int change_forwards(struct change *ch, int e)
 	}
 	free(ch->forwards);
 	free(ch->buckets);
+	orders_close(&ch->orders);
 	config_version_drop(ch->next);
 	return e;
 }

@@ -11,6 +11,7 @@ struct change {
 	struct config_version *next;    /* owns CONFIG; NULL: CONFIG is that of the start */
 	struct forward **forwards;      /* active afterwards, in the order of CONFIG; owned */
 	struct listening_list opened;   /* addresses that are new */
+	struct upstream_orders orders;  /* by which CONFIG was changed; owned */
 	bool keeps_drains;              /* forwards that drain go on to do so */
 	struct reload_result result;
 };

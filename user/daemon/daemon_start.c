@@ -75,7 +75,7 @@ static int start_take_over(struct daemon *d)
 
 	r = r ?: take_over_begin(d->config.take_over, store, &d->service.orders, &d->take_over);
 	if (!r && orders_apply(&d->service.orders, &d->config)) {
-		log_warning("take-over: an order is left out: %s", d->err);
+		log_warning("take-over: orders are dropped: %s", d->err);
 		d->err[0] = '\0';
 	}
 	return r;
@@ -163,6 +163,7 @@ static int start_open_forwards(struct daemon *d)
 	int r;
 
 	policy_settle_ms = d->config.settle_ms;
+	orders_copy(&first.orders, &d->service.orders);
 	r = change_forwards(&first, 0);
 	d->service.in_force = !r;
 	if (r) /* another try may work: the directory of a unix socket may be late */

@@ -177,7 +177,7 @@ static int hand_sessions(struct hand_over *h)
 	struct forward *f;
 
 	TAILQ_FOREACH(f, &h->service->forwards.list, in_forwards)
-		if (f->leaves)
+		if (f->leaves && f->state == FORWARD_ACTIVE)
 			servers_hand_over(&f->servers, f->tag, b);
 	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++)
 		worker_hand_over(w, &h->handing);

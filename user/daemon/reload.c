@@ -80,8 +80,9 @@ static int reload_read(struct change *ch)
 	names_read_again(sv->shared->names, &fds[PRIVILEGED_NAMES]);
 	e = config_read(sv->argc, sv->argv, fds[PRIVILEGED_CONFIG], ch->config);
 	close(fds[PRIVILEGED_CONFIG]);
-	if (!e && orders_apply(&sv->orders, ch->config)) {
-		log_warning("reload: an order is left out: %s", ch->result.error);
+	orders_copy(&ch->orders, &sv->orders);
+	if (!e && orders_apply(&ch->orders, ch->config)) {
+		log_warning("reload: orders are dropped: %s", ch->result.error);
 		ch->result.error[0] = '\0';
 	}
 	return e ?: reload_find_addresses(ch);
@@ -127,7 +128,7 @@ static void reload_now(struct service *sv, uint64_t number)
 	log_keep_complaint(ch.result.error, sizeof(ch.result.error));
 	e = change_forwards(&ch, reload_read(&ch) ?: reload_check_globals(&ch));
 	log_keep_complaint(NULL, 0);
-	sv->in_force = !e;
+	sv->in_force = sv->in_force || !e;
 	if (e) {
 		snprintf(said, sizeof(said), "reload: nothing has changed: %s", ch.result.error);
 	} else {
@@ -155,13 +156,13 @@ struct ordering {
 	int error;
 };
 
-static int order_read(struct change *ch, const struct upstream_orders *orders)
+static int order_read(struct change *ch)
 {
 	const struct service *sv = ch->service;
 	int e = reload_begin(ch);
 
 	e = e ?: config_read_text(sv->argc, sv->argv, sv->text, ch->config);
-	e = e ?: orders_apply(orders, ch->config);
+	e = e ?: orders_apply(&ch->orders, ch->config);
 	if (!e && names_needed(ch->config) && !sv->shared->names)
 		e = log_complain(-EINVAL, "culvert has started without a resolver, so a server "
 					  "needs an address, not a name");
@@ -178,26 +179,44 @@ static bool order_finds(const struct ordering *o, const struct config *c)
 	return false;
 }
 
-/* Plan what O wants in CH, and with *ORDERS. */
-static int order_plan(const struct ordering *o, struct change *ch, struct upstream_orders *orders)
+static int order_fault(const struct ordering *o, const char *why)
 {
-	bool had = orders_have(orders, o->name, o->server);
+	return log_complain(-EINVAL, "forward %.64s: server %.64s: %s", o->name, o->server, why);
+}
+
+static int order_plan_to_add(const struct ordering *o, struct change *ch)
+{
+	const char *wrong = orders_fault(o->server, o->words);
 	int e;
 
-	orders_take_back(orders, o->name, o->server);
-	if (o->order == RELOAD_ADD)
-		orders_give(orders, o->name, o->server, o->words);
-	e = order_read(ch, orders);
-	if (e || o->order != RELOAD_REMOVE)
-		return e;
-	if (!order_finds(o, ch->config))
-		return had ? 0 :
-			     log_complain(-EINVAL,
-					  "forward %.64s has no server \"%.64s\", as it is written",
-					  o->name, o->server);
-	config_version_drop(ch->next);
-	orders_give(orders, o->name, o->server, NULL);
-	return order_read(ch, orders);
+	if (wrong)
+		return order_fault(o, wrong);
+	orders_give(&ch->orders, o->name, o->server, o->words);
+	e = order_read(ch);
+	return e || order_finds(o, ch->config) ?
+		       e :
+		       order_fault(o, "the port of the forward is 0, which has no orders");
+}
+
+/* An order is needed only if the file has the server. */
+static int order_plan_to_remove(const struct ordering *o, struct change *ch)
+{
+	bool had = orders_have(&ch->orders, o->name, o->server);
+	struct upstream_orders all;
+	int e;
+
+	orders_copy(&all, &ch->orders);
+	orders_give(&all, o->name, o->server, NULL);
+	orders_take_back(&ch->orders, o->name, o->server);
+	e = order_read(ch);
+	if (!e && order_finds(o, ch->config)) {
+		config_version_drop(ch->next);
+		orders_close(&ch->orders);
+		ch->orders = all;
+		return order_read(ch);
+	}
+	orders_close(&all);
+	return e || had ? e : order_fault(o, "there is no such server, as it is written");
 }
 
 /* The same file with other orders. */
@@ -205,22 +224,22 @@ static int order_now(const struct ordering *o)
 {
 	struct service *sv = o->service;
 	struct change ch = { .service = sv, .keeps_drains = true };
-	struct upstream_orders before = sv->orders, orders;
 	int e;
 
 	if (!forwards_find(&sv->forwards, o->name))
 		return log_complain(-ENOENT, "no forward is named \"%.64s\"", o->name);
-	if (o->order == RELOAD_TAKE_BACK && !orders_have(&before, o->name, o->server))
+	if (o->order == RELOAD_TAKE_BACK && !orders_have(&sv->orders, o->name, o->server))
 		return 0;
-	orders_copy(&orders, &before);
-	e = change_forwards(&ch, order_plan(o, &ch, &orders));
-	if (!e) {
-		pthread_mutex_lock(&sv->forwards.lock);
-		sv->orders = orders;
-		pthread_mutex_unlock(&sv->forwards.lock);
+	orders_copy(&ch.orders, &sv->orders);
+	if (o->order == RELOAD_ADD) {
+		e = order_plan_to_add(o, &ch);
+	} else if (o->order == RELOAD_REMOVE) {
+		e = order_plan_to_remove(o, &ch);
+	} else {
+		orders_take_back(&ch.orders, o->name, o->server);
+		e = order_read(&ch);
 	}
-	orders_close(e ? &orders : &before);
-	return e ?: 1;
+	return change_forwards(&ch, e) ?: 1;
 }
 
 static void order_on_thread(void *arg)
