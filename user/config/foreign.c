@@ -17,6 +17,7 @@
 #include "config/read.h"
 
 #define TRIAL "@" /* the name of the file that is tried */
+#define LISTS " listen allow deny allow-client deny-client " /* keys that may have several lines */
 #define COMPLAINTS_MAX (1 << 16)
 
 /* --- statements --- */
@@ -155,16 +156,19 @@ const char *foreign_seconds(struct foreign *f, const char *text)
 	unsigned long long ms = 0, n, unit;
 	char *end;
 
-	for (; *text >= '0' && *text <= '9'; text = end + strspn(end, "smhdw")) {
+	for (; *text >= '0' && *text <= '9'; text = end + strspn(end, "usmhdwMy")) {
 		n = strtoull(text, &end, 10);
+		n = n < 1ULL << 32 ? n : 1ULL << 32;
 		unit = !strncmp(end, "ms", 2) ? 1 :
 		       *end == 's'            ? 1000 :
 		       *end == 'm'            ? 60000 :
 		       *end == 'h'            ? 3600000 :
 		       *end == 'd'            ? 86400000 :
 		       *end == 'w'            ? 604800000 :
+		       *end == 'M'            ? 2592000000 :
+		       *end == 'y'            ? 31536000000 :
 						f->unit;
-		ms += unit * (n < 1ULL << 32 ? n : 1ULL << 32);
+		ms += *end == 'u' ? (n + 999) / 1000 : unit * n;
 	}
 	text = foreign_keep(f, "%llu.%03llu", ms / 1000, ms % 1000);
 	return ms % 1000 ? text : foreign_keep(f, "%llu", ms / 1000);
@@ -218,6 +222,15 @@ void lose(struct draft *d, const char *keyword, const char *reason)
 				      reason));
 }
 
+void note(struct draft *d, const char *keyword, const char *text)
+{
+	bool lost = d->f->lost;
+
+	if (!find_line(d->f, text))
+		lose(d, keyword, text);
+	d->f->lost = lost;
+}
+
 void foreign_write(const struct foreign *f, FILE *to)
 {
 	for (size_t i = 0; i < f->n_lines; i++)
@@ -238,8 +251,7 @@ void draft_set(struct draft *d, const char *key, const char *value)
 {
 	size_t i = 0;
 
-	while (i < d->n_keys && (strcmp(d->keys[i].key, key) != 0 ||
-				 strstr(" listen allow deny ", foreign_keep(d->f, " %s ", key))))
+	while (i < d->n_keys && (strcmp(d->keys[i].key, key) != 0 || has_word(d->f, LISTS, key, "")))
 		i++;
 	if (i == d->n_keys)
 		d->keys = array_grow(d->keys, d->n_keys++, sizeof(*d->keys));
@@ -357,11 +369,7 @@ void take_lost(struct draft *d)
 
 void take_note(struct draft *d)
 {
-	bool lost = d->f->lost;
-
-	if (!find_line(d->f, d->text))
-		lose(d, NULL, d->text);
-	d->f->lost = lost;
+	note(d, NULL, d->text);
 }
 
 /* --- the trial --- */
@@ -390,7 +398,7 @@ static int read_lines(const struct foreign *f, char *complaints)
 /* Make line AT a comment, with its section if the section must not be without it. */
 static void drop(struct foreign *f, size_t at, const char *why)
 {
-	static const char vital[] = " listen upstream allow deny proxy-protocol ";
+	static const char vital[] = LISTS "upstream proxy-protocol ";
 	struct foreign_line *all = f->lines, *line = &all[at];
 	char *key = strndup(line->text, strcspn(line->text, " "));
 	size_t begin = at, end = at + 1;

@@ -85,6 +85,8 @@ const char *foreign_name(struct foreign *f, const char *wish);
 
 /* KEYWORD (NULL: the statement) has no equal: REASON, or what to do.  Said once for a statement. */
 void lose(struct draft *d, const char *keyword, const char *reason);
+/* The same of what does no harm, once for all statements. */
+void note(struct draft *d, const char *keyword, const char *text);
 
 /* The value of KEY; NULL: none. */
 const char *draft_find(const struct draft *d, const char *key);
@@ -104,7 +106,7 @@ void take_seconds(struct draft *d);
 void take_host(struct draft *d);
 /* Set a key, TEXT being "KEY VALUE". */
 void take_key(struct draft *d);
-/* Say TEXT of the statement: lose(); or, of what does no harm, once for all statements. */
+/* Say TEXT of the statement: lose(), or note(). */
 void take_lost(struct draft *d);
 void take_note(struct draft *d);
 

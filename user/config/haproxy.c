@@ -74,11 +74,18 @@ static void take_bind(struct draft *d)
 			lose(d, foreign_keep(d->f, "bind %s", *a), NO_EQUAL);
 }
 
+/* What conditions are about. */
+enum about {
+	TLS,      /* whether the client speaks TLS */
+	TLS_NAME, /* the name in its hello */
+	SOURCE,   /* its address */
+};
+
 /*
- * The names of WORDS up to END, "req.ssl_sni -i A B", or, not of SNI, which test of TLS it is.  NULL:
+ * The values of WORDS up to END, "req.ssl_sni -i A B" or "src A B", or which test of TLS it is.  NULL:
  * they are about something else, or compare otherwise.
  */
-static const char *values_of(struct foreign *f, char **words, const char *end, bool sni)
+static const char *values_of(struct foreign *f, char **words, const char *end, enum about about)
 {
 	static const char names[] = " req_ssl_sni req.ssl_sni req.ssl_sni,lower ";
 	static const char tests[] = " req_ssl_hello_type req.ssl_hello_type payload(0,7) "
@@ -86,15 +93,16 @@ static const char *values_of(struct foreign *f, char **words, const char *end, b
 	bool suffix = false, bad = false;
 	char *all = NULL;
 
-	if (!sni && (has_word(f, names, *words, "") || has_word(f, tests, *words, "")))
+	if (about == TLS && (has_word(f, names, *words, "") || has_word(f, tests, *words, "")))
 		return *words;
-	if (!sni || !has_word(f, names, *words, ""))
+	if (about == TLS || !has_word(f, about == SOURCE ? " src " : names, *words, ""))
 		return NULL;
 	for (words++; *words != end && **words == '-'; words++)
-		if (!strcmp(*words, "-m") && words[1] != end && !strcmp(words[1], "end"))
+		if (about == TLS_NAME && !strcmp(*words, "-m") && words[1] != end &&
+		    !strcmp(words[1], "end"))
 			suffix = words++;
 		else
-			bad |= !has_word(f, " -- -i -m ", *words, "");
+			bad |= !has_word(f, about == SOURCE ? " -- -n " : " -- -i -m ", *words, "");
 	for (; *words != end; words++) {
 		bad |= suffix && **words != '.';
 		all = text_join(all, " ", suffix ? "*" : "");
@@ -108,7 +116,7 @@ static const char *values_of(struct foreign *f, char **words, const char *end, b
  * The values of the term at *AT, "{ req.ssl_sni A }" or the name of an `acl` above, which is skipped.
  * *INVERTED: a "!" stands before it.
  */
-static const char *term_of(struct draft *d, char ***at, bool sni, bool *inverted)
+static const char *term_of(struct draft *d, char ***at, enum about about, bool *inverted)
 {
 	const char *first = **at ?: "", *more = NULL;
 	struct statement *s = d->s;
@@ -121,16 +129,16 @@ static const char *term_of(struct draft *d, char ***at, bool sni, bool *inverted
 	if (!strcmp(first, "{")) {
 		while (**at && strcmp(**at, "}") != 0)
 			++*at;
-		return **at && *at != words ? values_of(d->f, words, *(*at)++, sni) : NULL;
+		return **at && *at != words ? values_of(d->f, words, *(*at)++, about) : NULL;
 	}
-	if (!sni && !strcmp(first, "WAIT_END"))
-		return first;
+	if (about == SOURCE && has_word(d->f, " TRUE WAIT_END ", first, ""))
+		return "all";
 	while (s->depth)
 		s--;
 	for (; s < d->s; s++) {
 		if (s->n < 3 || strcmp(s->words[0], "acl") != 0 || strcmp(s->words[1], first) != 0)
 			continue;
-		more = values_of(d->f, s->words + 2, NULL, sni);
+		more = values_of(d->f, s->words + 2, NULL, about);
 		if (!more)
 			break;
 		all = text_join(all, " ", more);
@@ -139,15 +147,118 @@ static const char *term_of(struct draft *d, char ***at, bool sni, bool *inverted
 	return more ? first : NULL;
 }
 
-/* HAProxy must be told to wait for the name. */
+/* The values of the terms in AT, with "or" between them; *INVERTED: of the only one.  NULL: else. */
+static const char *any_of(struct draft *d, char **at, enum about about, bool *inverted)
+{
+	char *all = NULL;
+	const char *more;
+	bool good;
+
+	do {
+		more = term_of(d, &at, about, inverted);
+		good = more && (!*at || (!*inverted && has_word(d->f, " or || ", *at, ""))) &&
+		       !(all && *inverted);
+		all = good ? text_join(all, " ", more) : all;
+	} while (good && *at++);
+	more = text_keep(d->f, all);
+	return good ? more : NULL;
+}
+
+/* --- who may connect --- */
+
+#define ADMITS "not converted, so culvert admits clients that HAProxy refuses: see allow and deny"
+
+/*
+ * TEXT is "" of rules that are about the peer, or "-client" of those about the client that a PROXY
+ * header names: the ends of the keys, see config/acl.h.  Behind `reject if !X`, rules are about X
+ * alone, and a last rule is about all others: .scope has X, .others what becomes of the others.
+ * .rest: nothing (NULL) of the next rules has been decided, or all of it ("all"), or nobody can
+ * say for whom ("some"), as a rule that accepts is not converted.
+ */
 static void take_request(struct draft *d)
 {
-	char **condition = d->args + (*d->args && d->args[1] ? 2 : 0);
-	bool inverted;
+	struct foreign *f = d->f;
+	const char *action = *d->args ?: "", *word = *action ? d->args[1] ?: "" : "";
+	const char *values = "all", *key_of_rest = foreign_keep(f, ".rest%s", d->text);
+	const char *key_of_scope = foreign_keep(f, ".scope%s", d->text);
+	const char *key_of_others = foreign_keep(f, ".others%s", d->text);
+	const char *rest = draft_find(d, key_of_rest), *scope = draft_find(d, key_of_scope), *key;
+	bool refuses = has_word(f, " reject silent-drop ", action, ""), inverted = false, whole;
 
-	if (!*d->args || strcmp(*d->args, "accept") || !term_of(d, &condition, false, &inverted))
-		lose(d, NULL,
-		     "culvert may let in clients that HAProxy refuses: see allow and deny");
+	if (rest && !strcmp(rest, "all") && d->roles != BACK)
+		return;
+	if (*word)
+		values = any_of(d, d->args + 2, SOURCE, &inverted);
+	inverted ^= !strcmp(word, "unless");
+	key = foreign_keep(f, "%s%s", refuses ? "deny" : "allow", d->text);
+	whole = values && !inverted && !strcmp(values, "all");
+	if (!refuses && strcmp(action, "accept") != 0) {
+		lose(d, NULL, NO_EQUAL);
+	} else if (!values || rest || d->roles == BACK ||
+		   (scope && !whole &&
+		    (inverted || strcmp(key, draft_find(d, key_of_others)) != 0))) {
+		if (refuses)
+			lose(d, NULL, ADMITS);
+		else
+			draft_set(d, key_of_rest, "some");
+	} else if (inverted) {
+		draft_set(d, key_of_scope, values);
+		draft_set(d, key_of_others, key);
+	} else {
+		draft_set(d, key, whole && scope ? scope : values);
+		if (whole)
+			draft_set(d, key_of_rest, "all");
+	}
+}
+
+/* Add what becomes of clients that no rule matches: HAProxy admits them.  LIST: see take_request(). */
+static void end_requests(struct draft *d, const char *list)
+{
+	const char *rest = draft_find(d, foreign_keep(d->f, ".rest%s", list));
+	const char *scope = draft_find(d, foreign_keep(d->f, ".scope%s", list));
+	const char *allow = foreign_keep(d->f, "allow%s", list);
+
+	if ((scope || draft_find(d, allow)) && (!rest || strcmp(rest, "all") != 0))
+		draft_set(d, allow, scope ?: "all");
+	if (scope)
+		draft_set(d, draft_find(d, foreign_keep(d->f, ".others%s", list)), "all");
+}
+
+/*
+ * Without a PROXY header rules of both kinds are about the peer.  Then those of a list that only
+ * denies come first.
+ */
+static void end_access(struct draft *d)
+{
+	bool both, late;
+	size_t n;
+
+	end_requests(d, "");
+	end_requests(d, "-client");
+	both = draft_find(d, "allow") && draft_find(d, "allow-client");
+	late = draft_find(d, "allow");
+	n = draft_find(d, ".receive") ? 0 : d->n_keys;
+	for (size_t i = 0; i < n; i++) {
+		const char *key = d->keys[i].key;
+		bool behind = has_word(d->f, " allow-client deny-client ", key, "");
+		bool front = has_word(d->f, " allow deny ", key, "");
+
+		if (!behind && !front)
+			continue;
+		if (behind && both) {
+			lose(d, "tcp-request content", ADMITS);
+			d->s->told = true;
+			d->keys[i].key = ".";
+			continue;
+		}
+		key = *key == 'a' ? "allow" : "deny";
+		if (behind != late) {
+			draft_set(d, key, d->keys[i].value);
+			d->keys[d->n_keys - 1].from = d->keys[i].from;
+			key = ".";
+		}
+		d->keys[i].key = key;
+	}
 }
 
 /* --- servers --- */
@@ -160,6 +271,20 @@ static void set_for_all(struct draft *d, const char *key, const char *value)
 	if (before && strcmp(before, value) != 0 && *d->s->words[0] != 'd')
 		lose(d, key, "servers differ: the last value holds for all");
 	draft_set(d, key, value);
+}
+
+/* Put KEY with VALUE behind ONE, from malloc(3), in place of an earlier value. */
+static char *replace_word(char *one, const char *key, const char *value)
+{
+	char *before = strstr(one, key), *end = before ? before + 1 : NULL;
+
+	if (before) {
+		end += strcspn(end, " ");
+		memmove(before, end, strlen(end) + 1);
+	}
+	if (!strcmp(value, "0") && strstr(key, "max-sessions")) /* no limit */
+		return one;
+	return text_join(text_join(one, "", key), "", value);
 }
 
 /* WORDS behind a server, as words of culvert behind ONE, from malloc(3); "": it is not in use. */
@@ -199,7 +324,7 @@ static char *take_words(struct draft *d, char *one, char **words)
 			w += !!table[i].value;
 			off |= !strcmp(table[i].word, "weight") && !strcmp(value, "0");
 			if (*table[i].key == ' ')
-				one = text_join(text_join(one, "", table[i].key), "", value);
+				one = replace_word(one, table[i].key, value);
 			else
 				set_for_all(d, table[i].key,
 					    i == 2 ? foreign_seconds(d->f, value) : value);
@@ -268,13 +393,17 @@ static const char *escape(struct foreign *f, const char *text)
 	return text_keep(f, all);
 }
 
+/* An answer to these has the same status. */
+#define METHODS " GET HEAD OPTIONS "
+#define GET "culvert sends GET, the server as Host; see check-send"
+
 static void take_httpchk(struct draft *d)
 {
 	char **a = d->args;
 
 	draft_set(d, "check-http", !a[0] ? "/" : a[1] ?: a[0]);
-	if (a[0] && a[1] && (!strstr("GET HEAD OPTIONS", a[0]) || (a[2] && strchr(a[2], '\n'))))
-		lose(d, NULL, "culvert sends GET, the server as Host; see check-send");
+	if (a[0] && a[1] && (!has_word(d->f, METHODS, a[0], "") || (a[2] && strchr(a[2], '\n'))))
+		lose(d, NULL, GET);
 }
 
 static void take_check_send(struct draft *d)
@@ -282,8 +411,9 @@ static void take_check_send(struct draft *d)
 	for (char **a = d->args; *a; a += 1 + !!a[1])
 		if (!strcmp(*a, "uri") && a[1])
 			draft_set(d, "check-http", a[1]);
-		else if (!a[1] || !has_word(d->f, " ver meth ", *a, ""))
-			lose(d, NULL, "culvert sends GET, the server as Host; see check-send");
+		else if (!a[1] || (strcmp(*a, "meth") ? strcmp(*a, "ver") != 0 :
+							!has_word(d->f, METHODS, a[1], "")))
+			lose(d, NULL, GET);
 }
 
 static void take_redis(struct draft *d)
@@ -342,8 +472,9 @@ static const struct keyword keywords[] = {
 	{ "disabled", FRONT, take_key, ".disabled yes" },
 	{ "default_backend", FRONT, take_value, ".target" },
 	{ "tcp-request connection", FRONT, take_request, "" },
+	{ "tcp-request session", FRONT, take_lost, ADMITS },
 	{ "tcp-request inspect-delay", FRONT, take_seconds, "hello-timeout" },
-	{ "tcp-request content", BOTH, take_request, "" },
+	{ "tcp-request content", BOTH, take_request, "-client" },
 	{ "maxconn", FRONT, take_value, "max-sessions" },
 	{ "rate-limit sessions", FRONT, take_value, "accept-rate" },
 	{ "server", BACK, take_server, "" },
@@ -448,27 +579,21 @@ static const char *idle_of(const struct draft *d)
  */
 static const char *names_of(struct draft *d)
 {
-	char **at = d->s->words + 3, **first = at, *all = NULL;
-	bool good = d->s->n > 3 && !strcmp(d->s->words[2], "if"), inverted;
-	const char *more;
+	char **at = d->s->words + 3, **first = at;
+	const char *test, *names;
+	bool inverted;
 
-	if (good && (more = term_of(d, &first, false, &inverted)) && !*first) {
-		if (inverted && strstr(more, "hello_type"))
-			return "not-tls";
-		if (!inverted && strstr(more, "payload")) {
-			lose(d, NULL, "it gets all clients that do not speak TLS: see not-tls");
-			return "not-tls";
-		}
+	if (d->s->n <= 3 || strcmp(d->s->words[2], "if") != 0)
+		return NULL;
+	test = term_of(d, &first, TLS, &inverted);
+	if (test && !*first && inverted && strstr(test, "hello_type"))
+		return "not-tls";
+	if (test && !*first && !inverted && strstr(test, "payload")) {
+		lose(d, NULL, "it gets all clients that do not speak TLS: see not-tls");
+		return "not-tls";
 	}
-	while (good) {
-		more = term_of(d, &at, true, &inverted);
-		good = more && !inverted && (!*at || !strcmp(*at, "or") || !strcmp(*at, "||"));
-		all = good ? text_join(all, " ", more) : all;
-		if (!good || !*at++)
-			break;
-	}
-	more = text_keep(d->f, all);
-	return good ? more : NULL;
+	names = any_of(d, at, TLS_NAME, &inverted);
+	return inverted ? NULL : names;
 }
 
 /* Write a section [sni] for the backend that S chooses.  It has what FRONT has: say what it lacks. */
@@ -533,6 +658,7 @@ static void write_forward(struct foreign *f, struct statement *head)
 		draft_close(&d);
 		return;
 	}
+	end_access(&d);
 	end_backend(&d);
 	if (strcmp(idle_of(&d), "0") != 0)
 		draft_set(&d, "idle-timeout", idle_of(&d));

@@ -114,9 +114,10 @@ static void take_server(struct draft *d)
 			one = text_join(text_join(one, " ", "max-sessions="), "", *w + 10);
 		else if (!strncmp(*w, "weight=", 7) || !strcmp(*w, "backup"))
 			one = text_join(one, " ", *w);
-		else if (!has_word(d->f, " down resolve ", *w, "") &&
-			 strncmp(*w, "max_fails=", 10) &&
-			 strncmp(*w, "fail_timeout=", 13)) /* culvert itself sets servers aside */
+		else if (!strncmp(*w, "max_fails=", 10) || !strncmp(*w, "fail_timeout=", 13))
+			note(d, "max_fails, fail_timeout",
+			     "each failure sets a server aside, for 1 s to a minute");
+		else if (!has_word(d->f, " down resolve ", *w, ""))
 			lose(d, foreign_keep(d->f, "server %s", *w), NO_EQUAL);
 	if (has_argument(d->s, "down"))
 		lose(d, NULL, "down: left out");
