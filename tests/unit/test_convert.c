@@ -75,6 +75,8 @@ static const struct {
 	  "rise = 2\n"
 	  "on-down = reset\n"
 	  "upstream = 10.0.0.1:5432 max-sessions=100 check-port=8008, 10.0.0.2:5432 max-sessions=100 check-port=8008\n"
+	  "queue = 1000000\n"
+	  "queue-timeout = 4\n"
 	  "idle-timeout = 1800\n"
 	  "\n"
 	  "[forward replicas]\n"
@@ -207,6 +209,9 @@ static const struct {
 	  "check = 0\n"
 	  "\n"
 	  "; f:15: use_backend a: culvert chooses by req.ssl_sni alone: see [sni]\n"
+	  "[sni https not-tls]\n"
+	  "upstream = [2001:db8::1]:443\n"
+	  "\n"
 	  "; f:28: web: mode http, or disabled; culvert has metrics, and `culvert top`\n" },
 	{ /* Redis: checks that talk */
 	  1,
@@ -352,8 +357,12 @@ static const struct {
 	  "[sni be b.example.org *.b.example.org]\n"
 	  "balance = source\n"
 	  "upstream = 10.1.0.2:443 max-sessions=7, 10.1.0.3:443 backup\n"
+	  "queue = 0\n"
 	  "\n"
 	  "; f:12: ~^x 192.0.2.4:5: [sni] has names and *.names alone\n"
+	  "[sni be not-tls]\n"
+	  "upstream = unix:/run/x.sock\n"
+	  "\n"
 	  "; f:26: proxy_upload_rate 1m: a limit of one connection has no equal: see bandwidth-per-client\n"
 	  "[forward db.example.org:3306]\n"
 	  "listen = 127.0.0.1:3306\n"
@@ -415,7 +424,12 @@ static const struct {
 	int result;
 	const char *from, *to;
 } lines[] = {
+#define T                                                                                          \
+	"backend b\n server s s:1\nlisten a\n bind 192.0.2.1:80\n server s 10.0.0.1:81\n "         \
+	"use_backend b if { req.ssl_sni x.test }\n "
 #define ADMITS(line) "; f:" #line ": tcp-request con"
+#define R "tcp-request connection "
+#define C "tcp-request content "
 #define H "listen a\n bind 192.0.2.1:80\n server s 10.0.0.1:81\n "
 	{ 0, H "timeout tunnel 1500", "\nidle-timeout = 1.500\n" },
 	{ 0, H "timeout client 2h\n timeout tunnel 5ms", "\nidle-timeout = 0.005\n" },
@@ -431,11 +445,23 @@ static const struct {
 	{ 1, H "use_backend t if { payload(0,7) -m bin 5353 }\nbackend t\n server u u:1",
 	  "[sni a not-tls]\n" },
 	{ 1, H "tcp-request content accept if { req_ssl_hello_type 1 }\n tcp-request content reject",
-	  "f:5: tcp-request content: not converted, so culvert admits" },
+	  "f:1: tcp-request content: not converted, so culvert admits" },
+	{ 0, T "tcp-request content accept if { req_ssl_hello_type 1 }\n tcp-request content reject",
+	  "[sni a x.test]\nupstream = s:1\n\n" },
+	{ 0, T "tcp-request content reject unless { req.ssl_hello_type 1 }",
+	  "[sni a x.test]\nupstream = s:1\n\n" },
+	{ 0, T "tcp-request content accept if { req_ssl_hello_type 1 }",
+	  "[sni a x.test]\nupstream = s:1\n\n[sni a not-tls]\nupstream = 10.0.0.1:81\n" },
+	{ 1, T C "accept if { src 10.0.0.1 }\n " C "reject if !{ req_ssl_hello_type 1 }",
+	  ADMITS(8) },
+	{ 1, H "server t t:81 backup\n server u u:81 backup", "; f:1: server backup: HAProxy uses" },
+	{ 0, H "server t t:81 backup\n server u u:81 backup\n option allbackups",
+	  " backup, u:81 b" },
 	{ 0, H "bind ipv4@*:82,ipv6@:::83", "\nlisten = 0.0.0.0:82\nlisten = :83\n" },
 	{ 0, H "bind :::84 v6only", "\nlisten = [::]:84\n" },
 	{ 0, H "bind :85\n bind :::85", "\nlisten = 0.0.0.0:85\nlisten = :85\n" },
 	{ 0, H "bind 192.0.2.1:8000-8010", "\nlisten = 192.0.2.1:8000-8010\n" },
+	{ 1, H "bind :82 accept-proxy", "; f:4: accept-proxy: it holds for all addresses" },
 	{ 0, H "source 10.0.0.9", "\nsource = 10.0.0.9\n" },
 	{ -EINVAL, H "server t abns@x",
 	  "; f:1: upstream = 10.0.0.1:81, unix:@x: upstream: " }, /* unix sockets and others */
@@ -443,8 +469,6 @@ static const struct {
 	{ 0, H "option srvtcpka\n stats enable\n http-request deny", "[forward a]\n" },
 	{ 0, "listen a\r\n\tbind :80 # x\r\n\tserver s /run/a.sock\r\n", "= unix:/run/a.sock\n" },
 	{ 0, "listen 'a b'\n bind :80\n server s \"h\":81", "[forward a_b]\n" },
-#define R "tcp-request connection "
-#define C "tcp-request content "
 	{ 0, H R "reject if { src 10.1.0.0/16 }", "\ndeny = 10.1.0.0/16\nupstream" },
 	{ 0,
 	  H "acl x src 10.1.0.0/16 ::1\n acl x src 10.2.0.1\n acl y src 10.3.0.1\n " R
@@ -473,7 +497,7 @@ static const struct {
 	  "\ndeny = 10.0.0.1\nallow = 10.0.0.0/8\ndeny = all\nupstream" },
 	{ 1, H C "reject if !{ src 10.0.0.0/8 }\n " R "reject if !{ src 10.1.0.0/16 }",
 	  ": tcp-request content: not converted, so culvert admits" },
-	{ 0, H C "reject if { src 10.0.0.1 }\n bind :82 accept-proxy",
+	{ 1, H C "reject if { src 10.0.0.1 }\n bind :82 accept-proxy",
 	  "\ndeny-client = 10.0.0.1\nlisten = 0.0.0.0:82\n" },
 	{ 1,
 	  H "\nfrontend f\n bind :81\n default_backend b\nbackend b\n server s s:1\n " C
@@ -500,6 +524,7 @@ static const struct {
 	{ 0, N "proxy_timeout 20ms; }}", "\nidle-timeout = 0.020\n" },
 	{ 0, N "listen [::]:82 ipv6only=off; }}", "\nlisten = :82\n" },
 	{ 0, N "listen *:83; }}", "\nlisten = 0.0.0.0:83\n" },
+	{ 1, N "listen 83 proxy_protocol; }}", "; f:1: proxy_protocol: it holds for all addresses" },
 	{ 1, N "tcp_nodelay off; }}", "f:1: tcp_nodelay off: no equal" },
 	{ 0, N "proxy_bind 10.0.0.9:7; }}", "\nsource = 10.0.0.9\n" },
 	{ 0, N "} allow 10.0.0.1; deny all; }", "\nallow = 10.0.0.1\ndeny = all\n" },
@@ -517,6 +542,7 @@ static const struct {
 	{ 1, N "} server { listen 82; listen 82 udp; proxy_pass h:1; proxy_protocol on; } }",
 	  "; f:1: proxy-protocol = send-v1: " },
 #undef H
+#undef T
 #undef R
 #undef C
 #undef N

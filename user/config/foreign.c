@@ -266,6 +266,8 @@ void draft_end(struct draft *d, bool forward)
 
 	if (d->upstream)
 		draft_set(d, "upstream", foreign_keep(d->f, "%s", d->upstream));
+	if (d->upstream && strstr(d->upstream, " max-sessions="))
+		draft_set(d, "queue", d->f->queue);
 	send = send && *send ? send : NULL;
 	if (forward && (receive || send))
 		draft_set(d, "proxy-protocol",
@@ -283,6 +285,18 @@ void draft_write(struct draft *d, const char *head)
 			add_line(f, d->keys[i].from, false,
 				 foreign_keep(f, "%s = %s", d->keys[i].key, d->keys[i].value));
 	add_line(f, d->s->line, false, "");
+}
+
+void draft_write_not_tls(const struct draft *forward, const char *name)
+{
+	struct draft d = { .f = forward->f, .s = forward->s };
+	const char *upstream = draft_find(forward, "upstream");
+
+	if (upstream) {
+		draft_set(&d, "upstream", upstream);
+		draft_write(&d, foreign_keep(d.f, "sni %s not-tls", name));
+	}
+	draft_close(&d);
 }
 
 void draft_close(struct draft *d)
@@ -353,6 +367,18 @@ void take_host(struct draft *d)
 	if (*at == '$' || (*at && d->args[1]))
 		lose(d, NULL, NO_EQUAL);
 	draft_set(d, d->text, foreign_keep(d->f, "%.*s", (int)len, at));
+}
+
+void take_listener(struct draft *d, const char *address, bool header, const char *keyword)
+{
+	const char *before = draft_find(d, ".header"), *now = header ? "yes" : "no";
+
+	if (before && strcmp(before, now) != 0)
+		lose(d, keyword, "it holds for all addresses of a forward, or for none");
+	draft_set(d, ".header", now);
+	if (header)
+		draft_set(d, ".receive", "receive");
+	draft_set(d, "listen", address);
 }
 
 void take_key(struct draft *d)

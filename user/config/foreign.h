@@ -28,6 +28,7 @@ struct foreign {
 	const char *file;  /* its name, for comments */
 	struct config own; /* owner of the texts, see config_keep() */
 	unsigned int unit; /* of times without a unit, in ms */
+	const char *queue; /* how many wait where all servers have their max-sessions */
 	char **words;      /* of all statements */
 	struct statement *statements;
 	struct foreign_line *lines;
@@ -96,6 +97,8 @@ void draft_set(struct draft *d, const char *key, const char *value);
 void draft_end(struct draft *d, bool forward);
 /* Write the section HEAD; free what D has. */
 void draft_write(struct draft *d, const char *head);
+/* Write a section [sni NAME not-tls] that leads where the forward does. */
+void draft_write_not_tls(const struct draft *forward, const char *name);
 void draft_close(struct draft *d);
 
 /* Do what the row of S in TABLE says; the last row has no words, and is for all others. */
@@ -104,6 +107,8 @@ void draft_apply(struct draft *d, const struct keyword *table, struct statement 
 void take_value(struct draft *d);
 void take_seconds(struct draft *d);
 void take_host(struct draft *d);
+/* Listen at ADDRESS, where clients send a PROXY header, if HEADER, because of KEYWORD. */
+void take_listener(struct draft *d, const char *address, bool header, const char *keyword);
 /* Set a key, TEXT being "KEY VALUE". */
 void take_key(struct draft *d);
 /* Say TEXT of the statement: lose(), or note(). */

@@ -13,10 +13,8 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "config/haproxy_rules.h"
 #include "config/option.h"
-
-/* Where keywords have a meaning. */
-enum { FRONT = 1, BACK = 2, BOTH = 3 };
 
 /* --- frontends --- */
 
@@ -49,216 +47,30 @@ static const char *address_of(struct foreign *f, const char *text, bool listens,
 static void take_bind(struct draft *d)
 {
 	/* words that change nothing; those with "=" have a value */
-	static const char fine[] = " name= id= nice= backlog= thread= process= shards= level= tfo "
-				   "v4v6 v6only defer-accept crt= alpn= ca-file= verify= ciphers= ";
-	bool v6only = false;
+	static const char fine[] =
+		" name= id= nice= backlog= thread= process= shards= level= tfo "
+		"v4v6 v6only accept-proxy defer-accept crt= alpn= ca-file= verify= ciphers= ";
+	bool v6only = false, header = false;
 	const char *address;
 
-	for (char **a = d->args; *a; a++)
+	for (char **a = d->args; *a; a++) {
 		v6only |= !strcmp(*a, "v6only");
+		header |= !strcmp(*a, "accept-proxy");
+	}
 	for (char *all = *d->args, *one; (one = strsep(&all, ","));) {
 		address = address_of(d->f, one, true, v6only);
 		if (address)
-			draft_set(d, "listen", address);
+			take_listener(d, address, header, "accept-proxy");
 		else
 			lose(d, "bind", "expected an address and a port");
 	}
 	for (char **a = d->args + !!*d->args; *a; a++)
-		if (!strcmp(*a, "accept-proxy"))
-			draft_set(d, ".receive", "receive");
-		else if (!strcmp(*a, "ssl"))
+		if (!strcmp(*a, "ssl"))
 			lose(d, "bind ssl", "culvert does not decrypt: the servers get TLS");
 		else if (has_word(d->f, fine, *a, "="))
 			a += !!a[1];
 		else if (!has_word(d->f, fine, *a, ""))
 			lose(d, foreign_keep(d->f, "bind %s", *a), NO_EQUAL);
-}
-
-/* What conditions are about. */
-enum about {
-	TLS,      /* whether the client speaks TLS */
-	TLS_NAME, /* the name in its hello */
-	SOURCE,   /* its address */
-};
-
-/*
- * The values of WORDS up to END, "req.ssl_sni -i A B" or "src A B", or which test of TLS it is.  NULL:
- * they are about something else, or compare otherwise.
- */
-static const char *values_of(struct foreign *f, char **words, const char *end, enum about about)
-{
-	static const char names[] = " req_ssl_sni req.ssl_sni req.ssl_sni,lower ";
-	static const char tests[] = " req_ssl_hello_type req.ssl_hello_type payload(0,7) "
-				    "req.payload(0,7) req_len req.len ";
-	bool suffix = false, bad = false;
-	char *all = NULL;
-
-	if (about == TLS && (has_word(f, names, *words, "") || has_word(f, tests, *words, "")))
-		return *words;
-	if (about == TLS || !has_word(f, about == SOURCE ? " src " : names, *words, ""))
-		return NULL;
-	for (words++; *words != end && **words == '-'; words++)
-		if (about == TLS_NAME && !strcmp(*words, "-m") && words[1] != end &&
-		    !strcmp(words[1], "end"))
-			suffix = words++;
-		else
-			bad |= !has_word(f, about == SOURCE ? " -- -n " : " -- -i -m ", *words, "");
-	for (; *words != end; words++) {
-		bad |= suffix && **words != '.';
-		all = text_join(all, " ", suffix ? "*" : "");
-		all = text_join(all, "", *words);
-	}
-	end = text_keep(f, all);
-	return bad ? NULL : end;
-}
-
-/*
- * The values of the term at *AT, "{ req.ssl_sni A }" or the name of an `acl` above, which is skipped.
- * *INVERTED: a "!" stands before it.
- */
-static const char *term_of(struct draft *d, char ***at, enum about about, bool *inverted)
-{
-	const char *first = **at ?: "", *more = NULL;
-	struct statement *s = d->s;
-	char **words, *all = NULL;
-
-	*inverted = *first == '!';
-	if (*inverted)
-		first = first[1] || !(*at)[1] ? first + 1 : *++*at;
-	words = *at += !!**at;
-	if (!strcmp(first, "{")) {
-		while (**at && strcmp(**at, "}") != 0)
-			++*at;
-		return **at && *at != words ? values_of(d->f, words, *(*at)++, about) : NULL;
-	}
-	if (about == SOURCE && has_word(d->f, " TRUE WAIT_END ", first, ""))
-		return "all";
-	while (s->depth)
-		s--;
-	for (; s < d->s; s++) {
-		if (s->n < 3 || strcmp(s->words[0], "acl") != 0 || strcmp(s->words[1], first) != 0)
-			continue;
-		more = values_of(d->f, s->words + 2, NULL, about);
-		if (!more)
-			break;
-		all = text_join(all, " ", more);
-	}
-	first = text_keep(d->f, all);
-	return more ? first : NULL;
-}
-
-/* The values of the terms in AT, with "or" between them; *INVERTED: of the only one.  NULL: else. */
-static const char *any_of(struct draft *d, char **at, enum about about, bool *inverted)
-{
-	char *all = NULL;
-	const char *more;
-	bool good;
-
-	do {
-		more = term_of(d, &at, about, inverted);
-		good = more && (!*at || (!*inverted && has_word(d->f, " or || ", *at, ""))) &&
-		       !(all && *inverted);
-		all = good ? text_join(all, " ", more) : all;
-	} while (good && *at++);
-	more = text_keep(d->f, all);
-	return good ? more : NULL;
-}
-
-/* --- who may connect --- */
-
-#define ADMITS "not converted, so culvert admits clients that HAProxy refuses: see allow and deny"
-
-/*
- * TEXT is "" of rules that are about the peer, or "-client" of those about the client that a PROXY
- * header names: the ends of the keys, see config/acl.h.  Behind `reject if !X`, rules are about X
- * alone, and a last rule is about all others: .scope has X, .others what becomes of the others.
- * .rest: nothing (NULL) of the next rules has been decided, or all of it ("all"), or nobody can
- * say for whom ("some"), as a rule that accepts is not converted.
- */
-static void take_request(struct draft *d)
-{
-	struct foreign *f = d->f;
-	const char *action = *d->args ?: "", *word = *action ? d->args[1] ?: "" : "";
-	const char *values = "all", *key_of_rest = foreign_keep(f, ".rest%s", d->text);
-	const char *key_of_scope = foreign_keep(f, ".scope%s", d->text);
-	const char *key_of_others = foreign_keep(f, ".others%s", d->text);
-	const char *rest = draft_find(d, key_of_rest), *scope = draft_find(d, key_of_scope), *key;
-	bool refuses = has_word(f, " reject silent-drop ", action, ""), inverted = false, whole;
-
-	if (rest && !strcmp(rest, "all") && d->roles != BACK)
-		return;
-	if (*word)
-		values = any_of(d, d->args + 2, SOURCE, &inverted);
-	inverted ^= !strcmp(word, "unless");
-	key = foreign_keep(f, "%s%s", refuses ? "deny" : "allow", d->text);
-	whole = values && !inverted && !strcmp(values, "all");
-	if (!refuses && strcmp(action, "accept") != 0) {
-		lose(d, NULL, NO_EQUAL);
-	} else if (!values || rest || d->roles == BACK ||
-		   (scope && !whole &&
-		    (inverted || strcmp(key, draft_find(d, key_of_others)) != 0))) {
-		if (refuses)
-			lose(d, NULL, ADMITS);
-		else
-			draft_set(d, key_of_rest, "some");
-	} else if (inverted) {
-		draft_set(d, key_of_scope, values);
-		draft_set(d, key_of_others, key);
-	} else {
-		draft_set(d, key, whole && scope ? scope : values);
-		if (whole)
-			draft_set(d, key_of_rest, "all");
-	}
-}
-
-/* Add what becomes of clients that no rule matches: HAProxy admits them.  LIST: see take_request(). */
-static void end_requests(struct draft *d, const char *list)
-{
-	const char *rest = draft_find(d, foreign_keep(d->f, ".rest%s", list));
-	const char *scope = draft_find(d, foreign_keep(d->f, ".scope%s", list));
-	const char *allow = foreign_keep(d->f, "allow%s", list);
-
-	if ((scope || draft_find(d, allow)) && (!rest || strcmp(rest, "all") != 0))
-		draft_set(d, allow, scope ?: "all");
-	if (scope)
-		draft_set(d, draft_find(d, foreign_keep(d->f, ".others%s", list)), "all");
-}
-
-/*
- * Without a PROXY header rules of both kinds are about the peer.  Then those of a list that only
- * denies come first.
- */
-static void end_access(struct draft *d)
-{
-	bool both, late;
-	size_t n;
-
-	end_requests(d, "");
-	end_requests(d, "-client");
-	both = draft_find(d, "allow") && draft_find(d, "allow-client");
-	late = draft_find(d, "allow");
-	n = draft_find(d, ".receive") ? 0 : d->n_keys;
-	for (size_t i = 0; i < n; i++) {
-		const char *key = d->keys[i].key;
-		bool behind = has_word(d->f, " allow-client deny-client ", key, "");
-		bool front = has_word(d->f, " allow deny ", key, "");
-
-		if (!behind && !front)
-			continue;
-		if (behind && both) {
-			lose(d, "tcp-request content", ADMITS);
-			d->s->told = true;
-			d->keys[i].key = ".";
-			continue;
-		}
-		key = *key == 'a' ? "allow" : "deny";
-		if (behind != late) {
-			draft_set(d, key, d->keys[i].value);
-			d->keys[d->n_keys - 1].from = d->keys[i].from;
-			key = ".";
-		}
-		d->keys[i].key = key;
-	}
 }
 
 /* --- servers --- */
@@ -498,6 +310,7 @@ static const struct keyword keywords[] = {
 	{ "http-check expect", BACK, take_expect, "http-check" },
 	{ "tcp-check send", BACK, take_send, "" },
 	{ "tcp-check expect", BACK, take_expect, "tcp-check" },
+	{ "option allbackups", BACK, take_key, ".all-backups yes" },
 	{ "option redis-check", BACK, take_redis, "" },
 	{ "tcp-check connect port", BACK, take_value, "check-port" },
 	{ "tcp-check connect ssl|tcp-check connect send-proxy", BACK, take_lost, NO_EQUAL },
@@ -508,7 +321,7 @@ static const struct keyword keywords[] = {
 	{ "retries", BACK, take_note, "culvert tries each server once" },
 	{ "log*|option tcplog|option httplog|option dontlog*|option log*", BOTH, take_note, LOG },
 	{ "use_backend|acl|timeout http*|option tcp*|option clitcpka|option srvtcpka|option splice*|"
-	  "option redispatch|option allbackups|option contstats|option abortonclose|option http*|"
+	  "option redispatch|option contstats|option abortonclose|option http*|"
 	  "option forwardfor|http*|errorfile|stats*|description|id|enabled|backlog|fullconn",
 	  BOTH, NULL, "" }, /* of HTTP or the inside of HAProxy, or read elsewhere */
 	{ NULL, BOTH, take_lost, NO_EQUAL },
@@ -551,13 +364,19 @@ static bool is_of_checks(const char *key)
 static void end_backend(struct draft *d)
 {
 	bool checks = draft_find(d, ".check");
+	const char *backup;
 
 	if (checks && !draft_find(d, "check"))
 		draft_set(d, "check", "2");
 	for (size_t i = 0; i < d->n_keys; i++) /* HAProxy ignores these without "check" */
 		if (!checks && is_of_checks(d->keys[i].key))
 			d->keys[i].key = ".";
+	backup = d->upstream ? strstr(d->upstream, " backup") : NULL;
+	if (backup && strstr(backup + 1, " backup") && !draft_find(d, ".all-backups"))
+		lose(d, "server backup", "HAProxy uses one backup at a time, culvert all of them");
 	draft_end(d, false);
+	if (draft_find(d, "queue") && !draft_find(d, "queue-timeout"))
+		draft_set(d, "queue-timeout", draft_find(d, "connect-timeout") ?: "86400");
 }
 
 /* The longer one of two times; NULL: there is none. */
@@ -579,25 +398,28 @@ static const char *idle_of(const struct draft *d)
  */
 static const char *names_of(struct draft *d)
 {
-	char **at = d->s->words + 3, **first = at;
+	char **at = d->s->words + 3;
 	const char *test, *names;
 	bool inverted;
 
 	if (d->s->n <= 3 || strcmp(d->s->words[2], "if") != 0)
 		return NULL;
-	test = term_of(d, &first, TLS, &inverted);
-	if (test && !*first && inverted && strstr(test, "hello_type"))
+	test = condition_of(d, at, TLS, &inverted);
+	if (test && inverted && strstr(test, "hello_type"))
 		return "not-tls";
-	if (test && !*first && !inverted && strstr(test, "payload")) {
+	if (test && !inverted && strstr(test, "payload")) {
 		lose(d, NULL, "it gets all clients that do not speak TLS: see not-tls");
 		return "not-tls";
 	}
-	names = any_of(d, at, TLS_NAME, &inverted);
+	names = condition_of(d, at, TLS_NAME, &inverted);
 	return inverted ? NULL : names;
 }
 
-/* Write a section [sni] for the backend that S chooses.  It has what FRONT has: say what it lacks. */
-static void write_names(struct draft *front, const char *name, struct statement *s)
+/*
+ * Write a section [sni] for the backend that S chooses.  It has what FRONT has: say what it lacks.
+ * NULL, or the names.
+ */
+static const char *write_names(struct draft *front, const char *name, struct statement *s)
 {
 	struct draft back = { .f = front->f };
 	const char *names, *send, *sends = draft_find(front, ".send") ?: "";
@@ -609,7 +431,7 @@ static void write_names(struct draft *front, const char *name, struct statement 
 	to = names ? find_section(front->f, "backend", s->words[1]) : NULL;
 	if (!to) {
 		lose(front, NULL, "culvert chooses by req.ssl_sni alone: see [sni]");
-		return;
+		return NULL;
 	}
 	to->told = true;
 	apply_section(&back, to, BACK);
@@ -620,7 +442,7 @@ static void write_names(struct draft *front, const char *name, struct statement 
 		const struct option_def *o = option_find(key, SCOPE_SNI);
 
 		if (!o || draft_find(&back, key) ||
-		    has_word(front->f, " upstream proxy-protocol ", key, "") ||
+		    has_word(front->f, " upstream proxy-protocol queue queue-timeout ", key, "") ||
 		    (is_of_checks(key) && strcmp(key, "check") && !draft_find(&back, ".check")))
 			continue;
 		if (o->initial)
@@ -635,6 +457,27 @@ static void write_names(struct draft *front, const char *name, struct statement 
 		draft_set(&back, "proxy-protocol", *send ? send : "off");
 	draft_write(&back, foreign_keep(front->f, "sni %s %s", name, names));
 	draft_close(&back);
+	return names;
+}
+
+/* Write the sections [sni] of the forward NAME, which D and HEAD are. */
+static void write_all_names(struct draft *d, struct statement *head, const char *name)
+{
+	bool tls_only = draft_find(d, ".tls-only"), some = false, others = tls_only;
+	const char *names;
+
+	for (struct statement *s = head + 1; s < d->f->statements + d->f->n && s->depth; s++) {
+		if (strcmp(s->words[0], "use_backend") != 0)
+			continue;
+		names = write_names(d, name, s);
+		some |= !!names;
+		others |= names && !strcmp(names, "not-tls");
+	}
+	d->s = head;
+	if (some && !others)
+		draft_write_not_tls(d, name);
+	if (!some && tls_only)
+		lose(d, "tcp-request content", ADMITS);
 }
 
 /* HEAD: a frontend, or a section "listen". */
@@ -658,7 +501,7 @@ static void write_forward(struct foreign *f, struct statement *head)
 		draft_close(&d);
 		return;
 	}
-	end_access(&d);
+	end_requests(&d);
 	end_backend(&d);
 	if (strcmp(idle_of(&d), "0") != 0)
 		draft_set(&d, "idle-timeout", idle_of(&d));
@@ -668,9 +511,7 @@ static void write_forward(struct foreign *f, struct statement *head)
 	draft_end(&d, true);
 	name = foreign_name(f, name);
 	draft_write(&d, foreign_keep(f, "forward %s", name));
-	for (struct statement *s = head + 1; s < f->statements + f->n && s->depth; s++)
-		if (!strcmp(s->words[0], "use_backend"))
-			write_names(&d, name, s);
+	write_all_names(&d, head, name);
 	draft_close(&d);
 }
 
@@ -701,6 +542,7 @@ const char *haproxy_convert(struct foreign *f, char *text)
 	struct draft d = { .f = f, .roles = BOTH };
 
 	f->unit = 1;
+	f->queue = "1000000";
 	for (s = f->statements; s < end; s++) {
 		s->depth = !is_section(s->words[0]); /* the first begins one, see haproxy_is() */
 		kind = s->depth ? kind : s->words[0];

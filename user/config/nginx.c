@@ -49,8 +49,9 @@ static bool has_argument(const struct statement *s, const char *word)
 static void take_listen(struct draft *d)
 {
 	/* words that change nothing; those with "=" have a value */
-	static const char fine[] = " udp reuseport bind deferred backlog= rcvbuf= sndbuf= "
-				   "so_keepalive= ipv6only= fastopen= ";
+	static const char fine[] =
+		" udp proxy_protocol reuseport bind deferred backlog= rcvbuf= sndbuf= "
+		"so_keepalive= ipv6only= fastopen= ";
 	const char *address = d->args[0] ?: "";
 
 	if (!strncmp(address, "[::]", 4) && has_argument(d->s, "ipv6only=off"))
@@ -59,13 +60,12 @@ static void take_listen(struct draft *d)
 		address = foreign_keep(d->f, "0.0.0.0%s", address + 1);
 	else if (!strchr(address, ':'))
 		address = foreign_keep(d->f, "0.0.0.0:%s", address);
-	draft_set(d, "listen", foreign_keep(d->f, "%s%s", address, d->roles == UDP ? "/udp" : ""));
+	take_listener(d, foreign_keep(d->f, "%s%s", address, d->roles == UDP ? "/udp" : ""),
+		      has_argument(d->s, "proxy_protocol"), "proxy_protocol");
 	for (char **a = d->args + !!*d->args; *a; a++) {
 		int len = (int)strcspn(*a, "=") + !!strchr(*a, '=');
 
-		if (!strcmp(*a, "proxy_protocol"))
-			draft_set(d, ".receive", "receive");
-		else if (!strcmp(*a, "ssl"))
+		if (!strcmp(*a, "ssl"))
 			lose(d, "listen ssl", "culvert does not decrypt: the servers get TLS");
 		else if (!has_word(d->f, fine, foreign_keep(d->f, "%.*s", len, *a), ""))
 			lose(d, foreign_keep(d->f, "listen %s", *a), NO_EQUAL);
@@ -232,8 +232,10 @@ static void write_server(struct foreign *f, struct statement *block, unsigned in
 			draft_set(&d, "connect-timeout", "60");
 		draft_end(&d, true);
 		draft_write(&d, foreign_keep(f, "forward %s", name));
-		if (m)
+		if (m) {
 			write_map(&d, m, name);
+			draft_write_not_tls(&d, name);
+		}
 	}
 	draft_close(&d);
 }
@@ -273,6 +275,7 @@ const char *nginx_convert(struct foreign *f, char *text)
 	bool whole = false, in = false; /* WHOLE: not a file that a nginx.conf includes */
 
 	f->unit = 1000;
+	f->queue = "0";
 	for (s = f->statements; s < end; s++)
 		whole |= !s->depth && has_word(f, " stream http ", s->words[0], "");
 	for (s = f->statements; !wrong && whole && s < end; s++) { /* leave those in `stream` */
