@@ -195,6 +195,7 @@ static const struct {
 	  "idle-timeout = 60\n"
 	  "proxy-protocol = receive\n"
 	  "\n"
+	  "; f:20: send-proxy: servers differ: it holds for all\n"
 	  "; [sni https a.example.org www.example.org]\n"
 	  "; connect-timeout = 5\n"
 	  "; balance = source\n"
@@ -439,7 +440,7 @@ static const struct {
 	{ 0, H "default-server maxconn 5\n server t t:81 maxconn 0", ", t:81\n" },
 	{ 1, H "option httpchk\n http-check send meth POST uri /x\n server t t:81 check",
 	  "f:5: http-check send: culvert sends GET" },
-	{ 0, H "server t t:81 check agent-check agent-port 7", "\ncheck-agent = 7\n" },
+	{ 1, H "server t t:81 check agent-check agent-port 7", "\ncheck-agent = 7\n" },
 	{ 0, H "use_backend t if !{ req_ssl_hello_type 1 }\nbackend t\n server u u:1",
 	  "[sni a not-tls]\nupstream = u:1\n" },
 	{ 1, H "use_backend t if { payload(0,7) -m bin 5353 }\nbackend t\n server u u:1",
@@ -512,6 +513,12 @@ static const struct {
 	{ 1, H "option mysql-check user x", "f:4: option mysql-check: see check-send" },
 	{ 1, H "server t 10.0.0.2:81 check inter 1s fall 2\n server u u:1 check fall 3",
 	  "f:5: fall: servers differ" },
+	{ 1, H "server t t:81 check", "f:4: check: servers differ" },
+	{ 1, H "server t t:81 send-proxy", "f:4: send-proxy: servers differ" },
+	{ 0,
+	  "listen a\n bind :80\n default-server check send-proxy\n server s s:1\n "
+	  "server t t:1 check\n server u u:1 send-proxy",
+	  "\nproxy-protocol = send-v1\n" },
 	{ 1, H "default-server check\n http-check expect ! string x\n server t t:25", "see check-" },
 	{ 1, H "\nlisten b\n bind 192.0.2.1:80\n server s s:1", "; f:6: listen = 192.0.2.1:80: " },
 	{ 1, H "\nlisten b\n mode http\n bind :81", "f:5: b: mode http, or" },

@@ -125,8 +125,8 @@ static char *take_words(struct draft *d, char *one, char **words)
 	for (char **w = words; *w; w++) {
 		size_t i = 0;
 
-		if (!strcmp(*w, "check"))
-			draft_set(d, ".check", "");
+		if (!strcmp(*w, "check") || !strcmp(*w, "no-check"))
+			draft_set(d, ".server-check", **w == 'c' ? "check" : "");
 		off |= !strcmp(*w, "disabled");
 		while (i < sizeof(table) / sizeof(table[0]) && strcmp(*w, table[i].word) != 0)
 			i++;
@@ -143,7 +143,7 @@ static char *take_words(struct draft *d, char *one, char **words)
 		} else if (!strcmp(*w, "backup")) {
 			one = text_join(one, "", " backup");
 		} else if (!strncmp(*w, "send-proxy", 10)) {
-			draft_set(d, ".send",
+			draft_set(d, ".server-send",
 				  strncmp(*w, "send-proxy-v2", 13) ? "send-v1" : "send-v2");
 		} else if (!strcmp(*w, "ssl")) {
 			lose(d, "server ssl", "culvert does not encrypt: clients must speak TLS");
@@ -162,12 +162,18 @@ static void take_default_server(struct draft *d)
 {
 	char *all = text_join(NULL, "", draft_find(d, ".usual") ?: "");
 
+	draft_set(d, ".server-check", draft_find(d, ".usual-check") ?: "");
+	draft_set(d, ".server-send", draft_find(d, ".usual-send") ?: "");
 	draft_set(d, ".usual", text_keep(d->f, take_words(d, all, d->args)));
+	draft_set(d, ".usual-check", draft_find(d, ".server-check"));
+	draft_set(d, ".usual-send", draft_find(d, ".server-send"));
 }
 
 /* server NAME ADDRESS WORDS */
 static void take_server(struct draft *d)
 {
+	static const char *const keys[][3] = { { ".server-check", ".usual-check", ".check" },
+					       { ".server-send", ".usual-send", ".send" } };
 	const char *address;
 	char *one;
 
@@ -175,7 +181,16 @@ static void take_server(struct draft *d)
 	address = *d->args ?: "";
 	address = address_of(d->f, address, false, false) ?: foreign_keep(d->f, "%s:", address);
 	one = text_join(text_join(NULL, "", address), "", draft_find(d, ".usual") ?: "");
+	for (int i = 0; i < 2; i++)
+		draft_set(d, keys[i][0], draft_find(d, keys[i][1]) ?: "");
 	one = take_words(d, one, d->args + !!*d->args);
+	for (int i = 0; i < 2 && *one; i++) {
+		const char *now = draft_find(d, keys[i][0]), *before = draft_find(d, keys[i][2]);
+
+		if (before && strcmp(before, now) != 0)
+			lose(d, i ? "send-proxy" : "check", "servers differ: it holds for all");
+		draft_set(d, keys[i][2], before && *before ? before : now);
+	}
 	if (*one)
 		d->upstream = text_join(d->upstream, ", ", one);
 	else
@@ -361,9 +376,16 @@ static bool is_of_checks(const char *key)
 	       !strcmp(key, "fall");
 }
 
+static bool is_checked(const struct draft *d)
+{
+	const char *check = draft_find(d, ".check");
+
+	return check && *check;
+}
+
 static void end_backend(struct draft *d)
 {
-	bool checks = draft_find(d, ".check");
+	bool checks = is_checked(d);
 	const char *backup;
 
 	if (checks && !draft_find(d, "check"))
@@ -443,7 +465,7 @@ static const char *write_names(struct draft *front, const char *name, struct sta
 
 		if (!o || draft_find(&back, key) ||
 		    has_word(front->f, " upstream proxy-protocol queue queue-timeout ", key, "") ||
-		    (is_of_checks(key) && strcmp(key, "check") && !draft_find(&back, ".check")))
+		    (is_of_checks(key) && strcmp(key, "check") && !is_checked(&back)))
 			continue;
 		if (o->initial)
 			draft_set(&back, o->name, o->initial);
