@@ -118,6 +118,24 @@ const char *foreign_read(struct foreign *f, char *at, bool blocks)
 				 NULL;
 }
 
+struct statement *foreign_find(struct foreign *f, const char *kinds, size_t at, const char *name)
+{
+	for (struct statement *s = f->statements; s < f->statements + f->n; s++)
+		if (!s->depth && s->n > at && has_word(f, kinds, s->words[0], "") &&
+		    !strcmp(s->words[at], name))
+			return s;
+	return NULL;
+}
+
+struct statement *foreign_end(const struct foreign *f, struct statement *b)
+{
+	struct statement *s = b + 1;
+
+	while (s < f->statements + f->n && s->depth > b->depth)
+		s++;
+	return s;
+}
+
 /* --- words --- */
 
 char *text_join(char *text, const char *separator, const char *more)

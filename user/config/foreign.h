@@ -10,6 +10,9 @@
 /* Readers of other programs' files share these: statements, and the lines that are written. */
 
 #define NO_EQUAL "no equal in culvert"
+#define LOG "culvert logs sessions as JSON: see session-log"
+#define NO_DECRYPTION "culvert does not decrypt: the servers get TLS"
+#define NO_ENCRYPTION "culvert does not encrypt: clients must speak TLS"
 
 struct statement {
 	char **words; /* the last is followed by NULL */
@@ -68,6 +71,11 @@ void foreign_close(struct foreign *f);
  * NULL, or what is wrong.
  */
 const char *foreign_read(struct foreign *f, char *text, bool blocks);
+
+/* The outermost statement that begins with a word of KINDS, see has_word(), and whose word AT is NAME. */
+struct statement *foreign_find(struct foreign *f, const char *kinds, size_t at, const char *name);
+/* The end of the statements in the block B, and in blocks in it. */
+struct statement *foreign_end(const struct foreign *f, struct statement *b);
 
 #define foreign_keep(f, ...) config_keep(&(f)->own, __VA_ARGS__)
 

@@ -66,7 +66,7 @@ static void take_bind(struct draft *d)
 	}
 	for (char **a = d->args + !!*d->args; *a; a++)
 		if (!strcmp(*a, "ssl"))
-			lose(d, "bind ssl", "culvert does not decrypt: the servers get TLS");
+			lose(d, "bind ssl", NO_DECRYPTION);
 		else if (has_word(d->f, fine, *a, "="))
 			a += !!a[1];
 		else if (!has_word(d->f, fine, *a, ""))
@@ -146,7 +146,7 @@ static char *take_words(struct draft *d, char *one, char **words)
 			draft_set(d, ".server-send",
 				  strncmp(*w, "send-proxy-v2", 13) ? "send-v1" : "send-v2");
 		} else if (!strcmp(*w, "ssl")) {
-			lose(d, "server ssl", "culvert does not encrypt: clients must speak TLS");
+			lose(d, "server ssl", NO_ENCRYPTION);
 		} else if (has_word(d->f, fine, *w, "=")) {
 			w += !!w[1];
 		} else if (!has_word(d->f, fine, *w, "")) {
@@ -279,8 +279,6 @@ static void take_send(struct draft *d)
 
 /* --- the tables --- */
 
-#define LOG "culvert logs sessions as JSON: see session-log"
-
 static const struct keyword global_words[] = {
 	{ "maxconn", BOTH, take_value, "max-sessions" },
 	{ "nbthread", BOTH, take_value, "workers" },
@@ -344,29 +342,22 @@ static const struct keyword keywords[] = {
 
 /* --- sections --- */
 
-static struct statement *find_section(struct foreign *f, const char *kind, const char *name)
-{
-	for (struct statement *s = f->statements; s < f->statements + f->n; s++)
-		if (!s->depth && s->n > 1 && !strcmp(s->words[1], name) &&
-		    (!strcmp(s->words[0], kind) || !strcmp(s->words[0], "listen")))
-			return s;
-	return NULL;
-}
-
 /* Apply the section HEAD, behind its `defaults`. */
 static void apply_section(struct draft *d, struct statement *head, unsigned int roles)
 {
-	struct statement *all = d->f->statements, *end = all + d->f->n, *before = NULL;
+	struct statement *sections[] = { NULL, head };
 
-	for (struct statement *s = all; s < head; s++)
-		before = s->depth || strcmp(s->words[0], "defaults") != 0 ? before : s;
+	for (struct statement *s = d->f->statements; s < head; s++)
+		sections[0] = strcmp(s->words[0], "defaults") != 0 ? sections[0] : s;
 	if (head->n > 3 && !strcmp(head->words[2], "from"))
-		before = find_section(d->f, "defaults", head->words[3]);
+		sections[0] = foreign_find(d->f, " defaults ", 1, head->words[3]);
 	d->roles = roles;
-	for (struct statement *s = before ? before + 1 : end; s < end && s->depth; s++)
-		draft_apply(d, keywords, s);
-	for (struct statement *s = head + 1; s < end && s->depth; s++)
-		draft_apply(d, keywords, s);
+	for (int i = !sections[0]; i < 2; i++) {
+		struct statement *s = sections[i], *end = foreign_end(d->f, s);
+
+		while (++s < end)
+			draft_apply(d, keywords, s);
+	}
 	d->s = head;
 }
 
@@ -450,7 +441,7 @@ static const char *write_names(struct draft *front, const char *name, struct sta
 	front->s = s;
 	s->told = false;
 	names = names_of(front);
-	to = names ? find_section(front->f, "backend", s->words[1]) : NULL;
+	to = names ? foreign_find(front->f, " backend listen ", 1, s->words[1]) : NULL;
 	if (!to) {
 		lose(front, NULL, "culvert chooses by req.ssl_sni alone: see [sni]");
 		return NULL;
@@ -486,9 +477,10 @@ static const char *write_names(struct draft *front, const char *name, struct sta
 static void write_all_names(struct draft *d, struct statement *head, const char *name)
 {
 	bool tls_only = draft_find(d, ".tls-only"), some = false, others = tls_only;
+	struct statement *end = foreign_end(d->f, head);
 	const char *names;
 
-	for (struct statement *s = head + 1; s < d->f->statements + d->f->n && s->depth; s++) {
+	for (struct statement *s = head + 1; s < end; s++) {
 		if (strcmp(s->words[0], "use_backend") != 0)
 			continue;
 		names = write_names(d, name, s);
@@ -512,7 +504,7 @@ static void write_forward(struct foreign *f, struct statement *head)
 	apply_section(&d, head, *head->words[0] == 'l' ? BOTH : FRONT);
 	mode = draft_find(&d, ".mode") ?: "tcp"; /* the backend has one of its own */
 	target = draft_find(&d, ".target");
-	to = target ? find_section(f, "backend", target) : NULL;
+	to = target ? foreign_find(f, " backend listen ", 1, target) : NULL;
 	if (to && to != head) {
 		apply_section(&d, to, BACK);
 		to->told = true;

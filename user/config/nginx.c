@@ -11,30 +11,8 @@
 
 #define BLANKS " \t\r\n"
 #define INCLUDED "convert that file, too"
-#define LOG "culvert logs sessions as JSON: see session-log"
 
 enum { TCP = 1, UDP = 2, BOTH = 3 };
-
-/* The end of the directives of the block B, and of blocks in it. */
-static struct statement *end_of(const struct foreign *f, struct statement *b)
-{
-	struct statement *s = b + 1;
-
-	while (s < f->statements + f->n && s->depth > b->depth)
-		s++;
-	return s;
-}
-
-/* The block KIND whose word AT is NAME, or NULL. */
-static struct statement *find_block(const struct foreign *f, const char *kind, size_t at,
-				    const char *name)
-{
-	for (struct statement *s = f->statements; s < f->statements + f->n; s++)
-		if (!s->depth && s->n > at && !strcmp(s->words[0], kind) &&
-		    !strcmp(s->words[at], name))
-			return s;
-	return NULL;
-}
 
 /* --- directives of a server --- */
 
@@ -66,7 +44,7 @@ static void take_listen(struct draft *d)
 		int len = (int)strcspn(*a, "=") + !!strchr(*a, '=');
 
 		if (!strcmp(*a, "ssl"))
-			lose(d, "listen ssl", "culvert does not decrypt: the servers get TLS");
+			lose(d, "listen ssl", NO_DECRYPTION);
 		else if (!has_word(d->f, fine, foreign_keep(d->f, "%.*s", len, *a), ""))
 			lose(d, foreign_keep(d->f, "listen %s", *a), NO_EQUAL);
 	}
@@ -92,7 +70,7 @@ static const struct keyword directives[] = {
 	  "a limit of one connection has no equal: see bandwidth-per-client" },
 	{ "limit_conn", BOTH, take_lost, "see max-sessions-per-client" },
 	{ "tcp_nodelay on", BOTH, NULL, "" },
-	{ "proxy_ssl", BOTH, take_lost, "culvert does not encrypt: clients must speak TLS" },
+	{ "proxy_ssl", BOTH, take_lost, NO_ENCRYPTION },
 	{ "include", BOTH, take_lost, INCLUDED },
 	{ "access_log|error_log|log_format", BOTH, take_note, LOG },
 	{ "resolver", BOTH, take_note, "culvert asks /etc/resolv.conf" },
@@ -137,11 +115,12 @@ static const struct keyword words_of_upstream[] = {
 /* Set where TARGET leads, a name of an upstream or an address. */
 static void find_target(struct draft *d, const char *target)
 {
-	struct statement *block = find_block(d->f, "upstream", 1, target), *head = d->s;
+	struct statement *block = foreign_find(d->f, " upstream ", 1, target), *head = d->s;
+	struct statement *end = block ? foreign_end(d->f, block) : NULL;
 
 	if (!block && !strchr(target, '$'))
 		d->upstream = text_join(d->upstream, ", ", target);
-	for (struct statement *c = block ? block + 1 : NULL; c && c < end_of(d->f, block); c++)
+	for (struct statement *c = block; block && ++c < end;)
 		draft_apply(d, words_of_upstream, c);
 	d->s = head;
 }
@@ -152,7 +131,7 @@ static void find_target(struct draft *d, const char *target)
 static void write_map(struct draft *front, struct statement *m, const char *name)
 {
 	struct foreign *f = front->f;
-	struct statement *end = end_of(f, m), *c;
+	struct statement *end = foreign_end(f, m), *c;
 
 	for (c = m + 1; c < end; c++)
 		c->told = c->n != 2 || !strcmp(c->words[0], "default");
@@ -197,7 +176,7 @@ static bool is_access(const struct statement *s)
 static void write_server(struct foreign *f, struct statement *block, unsigned int roles)
 {
 	struct draft d = { .f = f, .roles = roles };
-	struct statement *end = end_of(f, block), *m;
+	struct statement *end = foreign_end(f, block), *m;
 	bool rules = false; /* those of a server replace those of `stream` */
 	const char *target, *name, *last = "all";
 
@@ -219,9 +198,10 @@ static void write_server(struct foreign *f, struct statement *block, unsigned in
 	if (draft_find(&d, "listen")) {
 		name = foreign_name(f, foreign_keep(f, "%s%s", target + (*target == '$'),
 						    roles == UDP ? "-udp" : ""));
-		m = find_block(f, "map", 2, target);
+		m = foreign_find(f, " map ", 2, target);
 		m = m && !strcmp(m->words[1], "$ssl_preread_server_name") ? m : NULL;
-		for (struct statement *c = m ? m + 1 : end; m && c < end_of(f, m); c++)
+		end = m ? foreign_end(f, m) : NULL;
+		for (struct statement *c = m; m && ++c < end;)
 			if (c->n == 2 && !strcmp(c->words[0], "default"))
 				find_target(&d, c->words[1]);
 		if (!m && *target)
