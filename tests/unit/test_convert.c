@@ -360,7 +360,7 @@ static const struct {
 	  "upstream = 10.1.0.2:443 max-sessions=7, 10.1.0.3:443 backup\n"
 	  "queue = 0\n"
 	  "\n"
-	  "; f:12: ~^x 192.0.2.4:5: [sni] has names and *.names alone\n"
+	  "; f:12: ~^x 192.0.2.4:5: [sni] has names, and *.names (if `hostnames`) alone\n"
 	  "[sni be not-tls]\n"
 	  "upstream = unix:/run/x.sock\n"
 	  "\n"
@@ -470,6 +470,9 @@ static const struct {
 	{ 0, H "option srvtcpka\n stats enable\n http-request deny", "[forward a]\n" },
 	{ 0, "listen a\r\n\tbind :80 # x\r\n\tserver s /run/a.sock\r\n", "= unix:/run/a.sock\n" },
 	{ 0, "listen 'a b'\n bind :80\n server s \"h\":81", "[forward a_b]\n" },
+	{ 0, H R "reject if { src 10.1.2.3/12 2001:db8:1::1/47 fe80::/10 10.0.0.1 }",
+	  "\ndeny = 10.0.0.0/12 2001:db8::/47 fe80::/10 10.0.0.1\nupstream" },
+	{ -EINVAL, H R "reject if { src h }", "; f:4: deny = h: " },
 	{ 0, H R "reject if { src 10.1.0.0/16 }", "\ndeny = 10.1.0.0/16\nupstream" },
 	{ 0,
 	  H "acl x src 10.1.0.0/16 ::1\n acl x src 10.2.0.1\n acl y src 10.3.0.1\n " R
@@ -526,6 +529,11 @@ static const struct {
 	{ 1, H "\nbackend b\n server s s:1", "f:5: backend b: no forward above uses it" },
 	{ 0, H "\nfrontend f\n bind :81\n default_backend a", "[forward f]\n" },
 #define N "stream { server { listen 192.0.2.1:80; proxy_pass 10.0.0.1:81; "
+	{ 0, N "allow 10.1.2.3/9; deny all; }}", "\nallow = 10.0.0.0/9\n" },
+	{ 1,
+	  "map $ssl_preread_server_name $a { *.x.test b:1; default c:1; } "
+	  "server { listen 80; proxy_pass $a; }",
+	  "; f:1: *.x.test b:1: [sni] has names" },
 	{ 0, N "proxy_timeout 1m30s; }}", "\nidle-timeout = 90\n" },
 	{ 1, N "proxy_timeout 1d1M; }}", "; f:1: idle-timeout = 2678400: " },
 	{ 0, N "proxy_timeout 20ms; }}", "\nidle-timeout = 0.020\n" },

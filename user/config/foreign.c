@@ -6,6 +6,7 @@
  */
 #include "config/foreign.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -214,6 +215,22 @@ static const char *find_line(const struct foreign *f, const char *text)
 	return NULL;
 }
 
+const char *foreign_network(struct foreign *f, const char *text)
+{
+	int family = strchr(text, ':') ? AF_INET6 : AF_INET, bits, end = 0;
+	int most = family == AF_INET6 ? 128 : 32;
+	unsigned char bytes[16];
+	char address[INET6_ADDRSTRLEN];
+
+	if (sscanf(text, "%45[^/]/%3d%n", address, &bits, &end) < 2 || text[end] || bits < 0 ||
+	    bits > most || inet_pton(family, address, bytes) != 1)
+		return text;
+	for (int i = bits; i < most; i++)
+		bytes[i / 8] &= (unsigned char)~(0x80 >> i % 8);
+	inet_ntop(family, bytes, address, sizeof(address));
+	return foreign_keep(f, "%s/%d", address, bits);
+}
+
 const char *foreign_name(struct foreign *f, const char *wish)
 {
 	char *name = (char *)foreign_keep(f, "%.200s", *wish ? wish : "forward");
@@ -370,6 +387,11 @@ void draft_apply(struct draft *d, const struct keyword *table, struct statement 
 void take_value(struct draft *d)
 {
 	draft_set(d, d->text, *d->args ?: "");
+}
+
+void take_network(struct draft *d)
+{
+	draft_set(d, d->text, foreign_network(d->f, *d->args ?: ""));
 }
 
 void take_seconds(struct draft *d)

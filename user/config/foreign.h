@@ -89,6 +89,8 @@ bool has_word(struct foreign *f, const char *list, const char *word, const char 
 const char *foreign_begin(const char *text);
 /* "1m30s" as culvert writes seconds. */
 const char *foreign_seconds(struct foreign *f, const char *text);
+/* A network without its host bits, which other programs ignore; any other TEXT as it is. */
+const char *foreign_network(struct foreign *f, const char *text);
 /* A name for a forward: WISH, or one that is not taken yet. */
 const char *foreign_name(struct foreign *f, const char *wish);
 
@@ -111,8 +113,9 @@ void draft_close(struct draft *d);
 
 /* Do what the row of S in TABLE says; the last row has no words, and is for all others. */
 void draft_apply(struct draft *d, const struct keyword *table, struct statement *s);
-/* For rows: set the key TEXT to the argument, its seconds, or an address without its port. */
+/* For rows: set the key TEXT to the argument, a network, seconds, or an address without its port. */
 void take_value(struct draft *d);
+void take_network(struct draft *d);
 void take_seconds(struct draft *d);
 void take_host(struct draft *d);
 /* Listen at ADDRESS, where clients send a PROXY header, if HEADER, because of KEYWORD. */

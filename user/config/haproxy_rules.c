@@ -30,7 +30,7 @@ static const char *values_of(struct foreign *f, char **words, const char *end, e
 	for (; *words != end; words++) {
 		bad |= suffix && **words != '.';
 		all = text_join(all, " ", suffix ? "*" : "");
-		all = text_join(all, "", *words);
+		all = text_join(all, "", about == SOURCE ? foreign_network(f, *words) : *words);
 	}
 	end = text_keep(f, all);
 	return bad ? NULL : end;

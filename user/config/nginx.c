@@ -64,8 +64,8 @@ static const struct keyword directives[] = {
 	{ "proxy_bind", BOTH, take_host, "source" },
 	{ "proxy_responses 0", UDP, take_key, "replies no" },
 	{ "proxy_responses", UDP, take_value, "responses" },
-	{ "allow", BOTH, take_value, "allow" },
-	{ "deny", BOTH, take_value, "deny" },
+	{ "allow", BOTH, take_network, "allow" },
+	{ "deny", BOTH, take_network, "deny" },
 	{ "proxy_upload_rate|proxy_download_rate", BOTH, take_lost,
 	  "a limit of one connection has no equal: see bandwidth-per-client" },
 	{ "limit_conn", BOTH, take_lost, "see max-sessions-per-client" },
@@ -132,7 +132,10 @@ static void write_map(struct draft *front, struct statement *m, const char *name
 {
 	struct foreign *f = front->f;
 	struct statement *end = foreign_end(f, m), *c;
+	bool patterns = false; /* else nginx takes "*.a" for a name */
 
+	for (c = m + 1; c < end; c++)
+		patterns |= !strcmp(c->words[0], "hostnames");
 	for (c = m + 1; c < end; c++)
 		c->told = c->n != 2 || !strcmp(c->words[0], "default");
 	for (struct statement *first = m + 1; first < end; first++) {
@@ -145,10 +148,13 @@ static void write_map(struct draft *front, struct statement *m, const char *name
 			if (c->told || first->told || strcmp(c->words[1], first->words[1]) != 0)
 				continue;
 			d.s = c;
+			if (!patterns && strchr(".*", *word))
+				word = "";
 			if (*word == '.')
 				word = foreign_keep(f, "%s *%s", word + 1, word);
 			if (!*word || *word == '~' || !strcmp(word, "include"))
-				lose(&d, NULL, "[sni] has names and *.names alone");
+				lose(&d, NULL,
+				     "[sni] has names, and *.names (if `hostnames`) alone");
 			else
 				all = text_join(all, " ", word);
 			c->told = c != first;
