@@ -72,7 +72,7 @@ void foreign_close(struct foreign *f);
  */
 const char *foreign_read(struct foreign *f, char *text, bool blocks);
 
-/* The outermost statement that begins with a word of KINDS, see has_word(), and whose word AT is NAME. */
+/* The outermost statement that begins with a word of KINDS (has_word()) and whose word AT is NAME. */
 struct statement *foreign_find(struct foreign *f, const char *kinds, size_t at, const char *name);
 /* The end of the statements in the block B, and in blocks in it. */
 struct statement *foreign_end(const struct foreign *f, struct statement *b);
@@ -113,7 +113,7 @@ void draft_close(struct draft *d);
 
 /* Do what the row of S in TABLE says; the last row has no words, and is for all others. */
 void draft_apply(struct draft *d, const struct keyword *table, struct statement *s);
-/* For rows: set the key TEXT to the argument, a network, seconds, or an address without its port. */
+/* For rows: set the key TEXT to the argument, a network, seconds, an address without its port. */
 void take_value(struct draft *d);
 void take_network(struct draft *d);
 void take_seconds(struct draft *d);

@@ -6,8 +6,8 @@
 /* --- conditions --- */
 
 /*
- * The values of WORDS up to END, "req.ssl_sni -i A B" or "src A B", or which test of TLS it is.  NULL:
- * they are about something else, or compare otherwise.
+ * The values of WORDS up to END, "req.ssl_sni -i A B" or "src A B", or which test of TLS it is.
+ * NULL: they are about something else, or compare otherwise.
  */
 static const char *values_of(struct foreign *f, char **words, const char *end, enum about about)
 {
@@ -36,7 +36,7 @@ static const char *values_of(struct foreign *f, char **words, const char *end, e
 	return bad ? NULL : end;
 }
 
-/* The values of the term at *AT, "{ req.ssl_sni A }" or the name of an `acl` above, which is skipped. */
+/* The values of the term at *AT, "{ src A }" or the name of an `acl` above, which is skipped. */
 static const char *term_of(struct draft *d, char ***at, enum about about, bool *inverted)
 {
 	const char *first = **at ?: "", *more = NULL;
@@ -123,7 +123,7 @@ static void take_other_rule(struct draft *d, bool refuses, bool whole)
 }
 
 /*
- * A list has the rules about the peer, or (TEXT "-client") about the client that a PROXY header names.
+ * A list has the rules about the peer, or (TEXT "-client") about the client of a PROXY header.
  * TEXT ends the keys of culvert, and those with what has been read:
  *
  *	.rest    whom the next rules are about: everyone (NULL), nobody ("all" is decided), those who
