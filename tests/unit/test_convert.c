@@ -75,6 +75,8 @@ static const struct {
 	  "rise = 2\n"
 	  "on-down = reset\n"
 	  "upstream = 10.0.0.1:5432 max-sessions=100 check-port=8008, 10.0.0.2:5432 max-sessions=100 check-port=8008\n"
+	  "queue = 1000000\n"
+	  "queue-timeout = 4\n"
 	  "idle-timeout = 1800\n"
 	  "\n"
 	  "[forward replicas]\n"
@@ -124,8 +126,6 @@ static const struct {
 	  "stop-timeout = 30\n"
 	  "\n"
 	  "; f:8: option tcplog: culvert logs sessions as JSON: see session-log\n"
-	  "; f:17: tcp-request connection: culvert may let in clients that HAProxy refuses: see allow and deny\n"
-	  "; f:18: tcp-request connection: culvert may let in clients that HAProxy refuses: see allow and deny\n"
 	  "; f:26: server: 10.0.0.3:3306 is disabled: left out\n"
 	  "[forward mysql]\n"
 	  "listen = 10.0.0.100:3306\n"
@@ -139,6 +139,9 @@ static const struct {
 	  "fall = 2\n"
 	  "on-backup = reset\n"
 	  "transparent = yes\n"
+	  "deny = 10.0.9.0/24\n"
+	  "allow = 10.0.0.0/16\n"
+	  "allow = all\n"
 	  "upstream = 10.0.0.1:3306 check-port=9200 weight=10, 10.0.0.2:3306 check-port=9200 backup\n"
 	  "idle-timeout = 28801\n"
 	  "fin-timeout = 30\n"
@@ -178,7 +181,6 @@ static const struct {
 	  "  default_backend d\n",
 	  "; f, as `culvert convert` reads it: of HAProxy\n"
 	  "\n"
-	  "; f:10: tcp-request connection: culvert may let in clients that HAProxy refuses: see allow and deny\n"
 	  "; f:25: server ssl: culvert does not encrypt: clients must speak TLS\n"
 	  "[forward https]\n"
 	  "listen = 0.0.0.0:443\n"
@@ -187,10 +189,13 @@ static const struct {
 	  "connect-timeout = 5\n"
 	  "balance = least-sessions\n"
 	  "check = 0.500\n"
+	  "allow = 10.0.0.0/8 192.168.0.0/16\n"
+	  "deny = all\n"
 	  "upstream = [2001:db8::1]:443\n"
 	  "idle-timeout = 60\n"
 	  "proxy-protocol = receive\n"
 	  "\n"
+	  "; f:20: send-proxy: servers differ: it holds for all\n"
 	  "; [sni https a.example.org www.example.org]\n"
 	  "; connect-timeout = 5\n"
 	  "; balance = source\n"
@@ -205,6 +210,9 @@ static const struct {
 	  "check = 0\n"
 	  "\n"
 	  "; f:15: use_backend a: culvert chooses by req.ssl_sni alone: see [sni]\n"
+	  "[sni https not-tls]\n"
+	  "upstream = [2001:db8::1]:443\n"
+	  "\n"
 	  "; f:28: web: mode http, or disabled; culvert has metrics, and `culvert top`\n" },
 	{ /* Redis: checks that talk */
 	  1,
@@ -278,6 +286,7 @@ static const struct {
 	  "}\n",
 	  "; f, as `culvert convert` reads it: of nginx\n"
 	  "\n"
+	  "; f:6: max_fails, fail_timeout: each failure sets a server aside, for 1 s to a minute\n"
 	  "[forward dns]\n"
 	  "listen = 0.0.0.0:53\n"
 	  "idle-timeout = 20\n"
@@ -349,8 +358,12 @@ static const struct {
 	  "[sni be b.example.org *.b.example.org]\n"
 	  "balance = source\n"
 	  "upstream = 10.1.0.2:443 max-sessions=7, 10.1.0.3:443 backup\n"
+	  "queue = 0\n"
 	  "\n"
-	  "; f:12: ~^x 192.0.2.4:5: [sni] has names and *.names alone\n"
+	  "; f:12: ~^x 192.0.2.4:5: [sni] has names, and *.names (if `hostnames`) alone\n"
+	  "[sni be not-tls]\n"
+	  "upstream = unix:/run/x.sock\n"
+	  "\n"
 	  "; f:26: proxy_upload_rate 1m: a limit of one connection has no equal: see bandwidth-per-client\n"
 	  "[forward db.example.org:3306]\n"
 	  "listen = 127.0.0.1:3306\n"
@@ -412,22 +425,44 @@ static const struct {
 	int result;
 	const char *from, *to;
 } lines[] = {
+#define T                                                                                          \
+	"backend b\n server s s:1\nlisten a\n bind 192.0.2.1:80\n server s 10.0.0.1:81\n "         \
+	"use_backend b if { req.ssl_sni x.test }\n "
+#define ADMITS(line) "; f:" #line ": tcp-request con"
+#define R "tcp-request connection "
+#define C "tcp-request content "
 #define H "listen a\n bind 192.0.2.1:80\n server s 10.0.0.1:81\n "
 	{ 0, H "timeout tunnel 1500", "\nidle-timeout = 1.500\n" },
 	{ 0, H "timeout client 2h\n timeout tunnel 5ms", "\nidle-timeout = 0.005\n" },
+	{ 0, H "timeout tunnel 1s500001us", "\nidle-timeout = 1.501\n" },
 	{ 0, H "timeout queue 2s", "\nqueue-timeout = 2\n" },
 	{ 0, H "server t t:81 maxconn 9 backup", ", t:81 max-sessions=9 backup\n" },
-	{ 0, H "server t t:81 check agent-check agent-port 7", "\ncheck-agent = 7\n" },
+	{ 0, H "default-server maxconn 5\n server t t:81 maxconn 0", ", t:81\n" },
+	{ 1, H "option httpchk\n http-check send meth POST uri /x\n server t t:81 check",
+	  "f:5: http-check send: culvert sends GET" },
+	{ 1, H "server t t:81 check agent-check agent-port 7", "\ncheck-agent = 7\n" },
 	{ 0, H "use_backend t if !{ req_ssl_hello_type 1 }\nbackend t\n server u u:1",
 	  "[sni a not-tls]\nupstream = u:1\n" },
 	{ 1, H "use_backend t if { payload(0,7) -m bin 5353 }\nbackend t\n server u u:1",
 	  "[sni a not-tls]\n" },
 	{ 1, H "tcp-request content accept if { req_ssl_hello_type 1 }\n tcp-request content reject",
-	  "f:5: tcp-request content: culvert may let in" },
+	  "f:1: tcp-request content: not converted, so culvert admits" },
+	{ 0, T "tcp-request content accept if { req_ssl_hello_type 1 }\n tcp-request content reject",
+	  "[sni a x.test]\nupstream = s:1\n\n" },
+	{ 0, T "tcp-request content reject unless { req.ssl_hello_type 1 }",
+	  "[sni a x.test]\nupstream = s:1\n\n" },
+	{ 0, T "tcp-request content accept if { req_ssl_hello_type 1 }",
+	  "[sni a x.test]\nupstream = s:1\n\n[sni a not-tls]\nupstream = 10.0.0.1:81\n" },
+	{ 1, T C "accept if { src 10.0.0.1 }\n " C "reject if !{ req_ssl_hello_type 1 }",
+	  ADMITS(8) },
+	{ 1, H "server t t:81 backup\n server u u:81 backup", "; f:1: server backup: HAProxy uses" },
+	{ 0, H "server t t:81 backup\n server u u:81 backup\n option allbackups",
+	  " backup, u:81 b" },
 	{ 0, H "bind ipv4@*:82,ipv6@:::83", "\nlisten = 0.0.0.0:82\nlisten = :83\n" },
 	{ 0, H "bind :::84 v6only", "\nlisten = [::]:84\n" },
 	{ 0, H "bind :85\n bind :::85", "\nlisten = 0.0.0.0:85\nlisten = :85\n" },
 	{ 0, H "bind 192.0.2.1:8000-8010", "\nlisten = 192.0.2.1:8000-8010\n" },
+	{ 1, H "bind :82 accept-proxy", "; f:4: accept-proxy: it holds for all addresses" },
 	{ 0, H "source 10.0.0.9", "\nsource = 10.0.0.9\n" },
 	{ -EINVAL, H "server t abns@x",
 	  "; f:1: upstream = 10.0.0.1:81, unix:@x: upstream: " }, /* unix sockets and others */
@@ -435,8 +470,43 @@ static const struct {
 	{ 0, H "option srvtcpka\n stats enable\n http-request deny", "[forward a]\n" },
 	{ 0, "listen a\r\n\tbind :80 # x\r\n\tserver s /run/a.sock\r\n", "= unix:/run/a.sock\n" },
 	{ 0, "listen 'a b'\n bind :80\n server s \"h\":81", "[forward a_b]\n" },
-	{ 1, H "tcp-request connection reject if { src 10.1.0.0/16 }", "may let in clients" },
-	{ 1, H "tcp-request connection reject if { sc0_conn_rate gt 10 }", "may let in clients" },
+	{ 0, H R "reject if { src 10.1.2.3/12 2001:db8:1::1/47 fe80::/10 10.0.0.1 }",
+	  "\ndeny = 10.0.0.0/12 2001:db8::/47 fe80::/10 10.0.0.1\nupstream" },
+	{ -EINVAL, H R "reject if { src h }", "; f:4: deny = h: " },
+	{ 0, H R "reject if { src 10.1.0.0/16 }", "\ndeny = 10.1.0.0/16\nupstream" },
+	{ 0,
+	  H "acl x src 10.1.0.0/16 ::1\n acl x src 10.2.0.1\n acl y src 10.3.0.1\n " R
+	    "reject if x || y",
+	  "\ndeny = 10.1.0.0/16 ::1 10.2.0.1 10.3.0.1\nupstream" },
+	{ 0, H R "reject unless { src 10.0.0.0/8 }\n " R "reject if { src 10.0.0.1 }",
+	  "\ndeny = 10.0.0.1\nallow = 10.0.0.0/8\ndeny = all\nupstream" },
+	{ 0, H R "accept if { src 10.0.0.1 }\n " R "reject\n " R "reject if { nothing }",
+	  "\nallow = 10.0.0.1\ndeny = all\nupstream" },
+	{ 0, H R "accept if ! { src 10.0.0.1 }\n " R "accept if { src 10.0.0.2 }\n " R "reject",
+	  "\nallow = 10.0.0.2\ndeny = 10.0.0.1\nallow = all\nupstream" },
+	{ 1, H R "accept if !{ src 10.0.0.0/8 }\n " R "reject if { src 10.0.0.2 }", ADMITS(5) },
+	{ 1, H R "reject if !{ src 10.0.0.0/8 }\n " R "reject if !{ src 10.0.0.2 }", ADMITS(5) },
+	{ 1, H R "reject if { sc0_conn_rate gt 10 }", ADMITS(4) },
+	{ 1, H R "reject if { src 10.0.0.1 } { dst_port 80 }", ADMITS(4) },
+	{ 1, H R "reject if { src -f /x }", ADMITS(4) },
+	{ 1, H R "reject if unknown", ADMITS(4) },
+	{ 1, H R "accept if { src -f /x }\n " R "reject", ADMITS(5) },
+	{ 0, H R "accept if { src -f /x }", ":80\nupstream = 10.0.0.1:81\n\n" },
+	{ 1, H R "track-sc0 src", "f:4: tcp-request connection: no equal" },
+	{ 1, H "tcp-request session reject if { src 10.0.0.1 }", "admits clients that" },
+	{ 0, H C "reject if { src 10.0.0.1 }", "\ndeny = 10.0.0.1\nupstream" },
+	{ 0, H C "accept if { src 10.0.0.1 }\n " R "reject if { src 10.0.0.2 }\n " C "reject",
+	  "\ndeny = 10.0.0.2\nallow = 10.0.0.1\ndeny = all\nupstream" },
+	{ 0, H C "reject if { src 10.0.0.1 }\n " R "accept if { src 10.0.0.0/8 }\n " R "reject",
+	  "\ndeny = 10.0.0.1\nallow = 10.0.0.0/8\ndeny = all\nupstream" },
+	{ 1, H C "reject if !{ src 10.0.0.0/8 }\n " R "reject if !{ src 10.1.0.0/16 }",
+	  ": tcp-request content: not converted, so culvert admits" },
+	{ 1, H C "reject if { src 10.0.0.1 }\n bind :82 accept-proxy",
+	  "\ndeny-client = 10.0.0.1\nlisten = 0.0.0.0:82\n" },
+	{ 1,
+	  H "\nfrontend f\n bind :81\n default_backend b\nbackend b\n server s s:1\n " C
+	    "reject if { src 10.0.0.1 }",
+	  ADMITS(10) },
 	{ 1, H "bind :443 ssl crt /x.pem alpn h2", "f:4: bind ssl: culvert does not decrypt" },
 	{ 1, H "balance uri", "f:4: balance uri: culvert has" },
 	{ 1, H "frobnicate 3", "; f:4: frobnicate 3: no equal in culvert\n" },
@@ -446,6 +516,12 @@ static const struct {
 	{ 1, H "option mysql-check user x", "f:4: option mysql-check: see check-send" },
 	{ 1, H "server t 10.0.0.2:81 check inter 1s fall 2\n server u u:1 check fall 3",
 	  "f:5: fall: servers differ" },
+	{ 1, H "server t t:81 check", "f:4: check: servers differ" },
+	{ 1, H "server t t:81 send-proxy", "f:4: send-proxy: servers differ" },
+	{ 0,
+	  "listen a\n bind :80\n default-server check send-proxy\n server s s:1\n "
+	  "server t t:1 check\n server u u:1 send-proxy",
+	  "\nproxy-protocol = send-v1\n" },
 	{ 1, H "default-server check\n http-check expect ! string x\n server t t:25", "see check-" },
 	{ 1, H "\nlisten b\n bind 192.0.2.1:80\n server s s:1", "; f:6: listen = 192.0.2.1:80: " },
 	{ 1, H "\nlisten b\n mode http\n bind :81", "f:5: b: mode http, or" },
@@ -453,10 +529,17 @@ static const struct {
 	{ 1, H "\nbackend b\n server s s:1", "f:5: backend b: no forward above uses it" },
 	{ 0, H "\nfrontend f\n bind :81\n default_backend a", "[forward f]\n" },
 #define N "stream { server { listen 192.0.2.1:80; proxy_pass 10.0.0.1:81; "
+	{ 0, N "allow 10.1.2.3/9; deny all; }}", "\nallow = 10.0.0.0/9\n" },
+	{ 1,
+	  "map $ssl_preread_server_name $a { *.x.test b:1; default c:1; } "
+	  "server { listen 80; proxy_pass $a; }",
+	  "; f:1: *.x.test b:1: [sni] has names" },
 	{ 0, N "proxy_timeout 1m30s; }}", "\nidle-timeout = 90\n" },
+	{ 1, N "proxy_timeout 1d1M; }}", "; f:1: idle-timeout = 2678400: " },
 	{ 0, N "proxy_timeout 20ms; }}", "\nidle-timeout = 0.020\n" },
 	{ 0, N "listen [::]:82 ipv6only=off; }}", "\nlisten = :82\n" },
 	{ 0, N "listen *:83; }}", "\nlisten = 0.0.0.0:83\n" },
+	{ 1, N "listen 83 proxy_protocol; }}", "; f:1: proxy_protocol: it holds for all addresses" },
 	{ 1, N "tcp_nodelay off; }}", "f:1: tcp_nodelay off: no equal" },
 	{ 0, N "proxy_bind 10.0.0.9:7; }}", "\nsource = 10.0.0.9\n" },
 	{ 0, N "} allow 10.0.0.1; deny all; }", "\nallow = 10.0.0.1\ndeny = all\n" },
@@ -474,6 +557,9 @@ static const struct {
 	{ 1, N "} server { listen 82; listen 82 udp; proxy_pass h:1; proxy_protocol on; } }",
 	  "; f:1: proxy-protocol = send-v1: " },
 #undef H
+#undef T
+#undef R
+#undef C
 #undef N
 };
 

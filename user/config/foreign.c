@@ -6,6 +6,7 @@
  */
 #include "config/foreign.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@
 #include "config/read.h"
 
 #define TRIAL "@" /* the name of the file that is tried */
+#define LISTS " listen allow deny allow-client deny-client " /* keys that may have several lines */
 #define COMPLAINTS_MAX (1 << 16)
 
 /* --- statements --- */
@@ -117,6 +119,24 @@ const char *foreign_read(struct foreign *f, char *at, bool blocks)
 				 NULL;
 }
 
+struct statement *foreign_find(struct foreign *f, const char *kinds, size_t at, const char *name)
+{
+	for (struct statement *s = f->statements; s < f->statements + f->n; s++)
+		if (!s->depth && s->n > at && has_word(f, kinds, s->words[0], "") &&
+		    !strcmp(s->words[at], name))
+			return s;
+	return NULL;
+}
+
+struct statement *foreign_end(const struct foreign *f, struct statement *b)
+{
+	struct statement *s = b + 1;
+
+	while (s < f->statements + f->n && s->depth > b->depth)
+		s++;
+	return s;
+}
+
 /* --- words --- */
 
 char *text_join(char *text, const char *separator, const char *more)
@@ -155,16 +175,19 @@ const char *foreign_seconds(struct foreign *f, const char *text)
 	unsigned long long ms = 0, n, unit;
 	char *end;
 
-	for (; *text >= '0' && *text <= '9'; text = end + strspn(end, "smhdw")) {
+	for (; *text >= '0' && *text <= '9'; text = end + strspn(end, "usmhdwMy")) {
 		n = strtoull(text, &end, 10);
+		n = n < 1ULL << 32 ? n : 1ULL << 32;
 		unit = !strncmp(end, "ms", 2) ? 1 :
 		       *end == 's'            ? 1000 :
 		       *end == 'm'            ? 60000 :
 		       *end == 'h'            ? 3600000 :
 		       *end == 'd'            ? 86400000 :
 		       *end == 'w'            ? 604800000 :
+		       *end == 'M'            ? 2592000000 :
+		       *end == 'y'            ? 31536000000 :
 						f->unit;
-		ms += unit * (n < 1ULL << 32 ? n : 1ULL << 32);
+		ms += *end == 'u' ? (n + 999) / 1000 : unit * n;
 	}
 	text = foreign_keep(f, "%llu.%03llu", ms / 1000, ms % 1000);
 	return ms % 1000 ? text : foreign_keep(f, "%llu", ms / 1000);
@@ -190,6 +213,22 @@ static const char *find_line(const struct foreign *f, const char *text)
 		if (strstr(f->lines[i].text, text))
 			return f->lines[i].text;
 	return NULL;
+}
+
+const char *foreign_network(struct foreign *f, const char *text)
+{
+	int family = strchr(text, ':') ? AF_INET6 : AF_INET, bits, end = 0;
+	int most = family == AF_INET6 ? 128 : 32;
+	unsigned char bytes[16];
+	char address[INET6_ADDRSTRLEN];
+
+	if (sscanf(text, "%45[^/]/%3d%n", address, &bits, &end) < 2 || text[end] || bits < 0 ||
+	    bits > most || inet_pton(family, address, bytes) != 1)
+		return text;
+	for (int i = bits; i < most; i++)
+		bytes[i / 8] &= (unsigned char)~(0x80 >> i % 8);
+	inet_ntop(family, bytes, address, sizeof(address));
+	return foreign_keep(f, "%s/%d", address, bits);
 }
 
 const char *foreign_name(struct foreign *f, const char *wish)
@@ -218,6 +257,15 @@ void lose(struct draft *d, const char *keyword, const char *reason)
 				      reason));
 }
 
+void note(struct draft *d, const char *keyword, const char *text)
+{
+	bool lost = d->f->lost;
+
+	if (!find_line(d->f, text))
+		lose(d, keyword, text);
+	d->f->lost = lost;
+}
+
 void foreign_write(const struct foreign *f, FILE *to)
 {
 	for (size_t i = 0; i < f->n_lines; i++)
@@ -238,8 +286,7 @@ void draft_set(struct draft *d, const char *key, const char *value)
 {
 	size_t i = 0;
 
-	while (i < d->n_keys && (strcmp(d->keys[i].key, key) != 0 ||
-				 strstr(" listen allow deny ", foreign_keep(d->f, " %s ", key))))
+	while (i < d->n_keys && (strcmp(d->keys[i].key, key) != 0 || has_word(d->f, LISTS, key, "")))
 		i++;
 	if (i == d->n_keys)
 		d->keys = array_grow(d->keys, d->n_keys++, sizeof(*d->keys));
@@ -254,6 +301,8 @@ void draft_end(struct draft *d, bool forward)
 
 	if (d->upstream)
 		draft_set(d, "upstream", foreign_keep(d->f, "%s", d->upstream));
+	if (d->upstream && strstr(d->upstream, " max-sessions="))
+		draft_set(d, "queue", d->f->queue);
 	send = send && *send ? send : NULL;
 	if (forward && (receive || send))
 		draft_set(d, "proxy-protocol",
@@ -271,6 +320,18 @@ void draft_write(struct draft *d, const char *head)
 			add_line(f, d->keys[i].from, false,
 				 foreign_keep(f, "%s = %s", d->keys[i].key, d->keys[i].value));
 	add_line(f, d->s->line, false, "");
+}
+
+void draft_write_not_tls(const struct draft *forward, const char *name)
+{
+	struct draft d = { .f = forward->f, .s = forward->s };
+	const char *upstream = draft_find(forward, "upstream");
+
+	if (upstream) {
+		draft_set(&d, "upstream", upstream);
+		draft_write(&d, foreign_keep(d.f, "sni %s not-tls", name));
+	}
+	draft_close(&d);
 }
 
 void draft_close(struct draft *d)
@@ -328,6 +389,11 @@ void take_value(struct draft *d)
 	draft_set(d, d->text, *d->args ?: "");
 }
 
+void take_network(struct draft *d)
+{
+	draft_set(d, d->text, foreign_network(d->f, *d->args ?: ""));
+}
+
 void take_seconds(struct draft *d)
 {
 	draft_set(d, d->text, foreign_seconds(d->f, *d->args ?: ""));
@@ -341,6 +407,18 @@ void take_host(struct draft *d)
 	if (*at == '$' || (*at && d->args[1]))
 		lose(d, NULL, NO_EQUAL);
 	draft_set(d, d->text, foreign_keep(d->f, "%.*s", (int)len, at));
+}
+
+void take_listener(struct draft *d, const char *address, bool header, const char *keyword)
+{
+	const char *before = draft_find(d, ".header"), *now = header ? "yes" : "no";
+
+	if (before && strcmp(before, now) != 0)
+		lose(d, keyword, "it holds for all addresses of a forward, or for none");
+	draft_set(d, ".header", now);
+	if (header)
+		draft_set(d, ".receive", "receive");
+	draft_set(d, "listen", address);
 }
 
 void take_key(struct draft *d)
@@ -357,11 +435,7 @@ void take_lost(struct draft *d)
 
 void take_note(struct draft *d)
 {
-	bool lost = d->f->lost;
-
-	if (!find_line(d->f, d->text))
-		lose(d, NULL, d->text);
-	d->f->lost = lost;
+	note(d, NULL, d->text);
 }
 
 /* --- the trial --- */
@@ -390,7 +464,7 @@ static int read_lines(const struct foreign *f, char *complaints)
 /* Make line AT a comment, with its section if the section must not be without it. */
 static void drop(struct foreign *f, size_t at, const char *why)
 {
-	static const char vital[] = " listen upstream allow deny proxy-protocol ";
+	static const char vital[] = LISTS "upstream proxy-protocol ";
 	struct foreign_line *all = f->lines, *line = &all[at];
 	char *key = strndup(line->text, strcspn(line->text, " "));
 	size_t begin = at, end = at + 1;

@@ -10,6 +10,9 @@
 /* Readers of other programs' files share these: statements, and the lines that are written. */
 
 #define NO_EQUAL "no equal in culvert"
+#define LOG "culvert logs sessions as JSON: see session-log"
+#define NO_DECRYPTION "culvert does not decrypt: the servers get TLS"
+#define NO_ENCRYPTION "culvert does not encrypt: clients must speak TLS"
 
 struct statement {
 	char **words; /* the last is followed by NULL */
@@ -28,6 +31,7 @@ struct foreign {
 	const char *file;  /* its name, for comments */
 	struct config own; /* owner of the texts, see config_keep() */
 	unsigned int unit; /* of times without a unit, in ms */
+	const char *queue; /* how many wait where all servers have their max-sessions */
 	char **words;      /* of all statements */
 	struct statement *statements;
 	struct foreign_line *lines;
@@ -68,6 +72,11 @@ void foreign_close(struct foreign *f);
  */
 const char *foreign_read(struct foreign *f, char *text, bool blocks);
 
+/* The outermost statement that begins with a word of KINDS (has_word()) and whose word AT is NAME. */
+struct statement *foreign_find(struct foreign *f, const char *kinds, size_t at, const char *name);
+/* The end of the statements in the block B, and in blocks in it. */
+struct statement *foreign_end(const struct foreign *f, struct statement *b);
+
 #define foreign_keep(f, ...) config_keep(&(f)->own, __VA_ARGS__)
 
 /* Add MORE to TEXT, from malloc(3) or NULL, behind SEPARATOR if it is not the first. */
@@ -80,11 +89,15 @@ bool has_word(struct foreign *f, const char *list, const char *word, const char 
 const char *foreign_begin(const char *text);
 /* "1m30s" as culvert writes seconds. */
 const char *foreign_seconds(struct foreign *f, const char *text);
+/* A network without its host bits, which other programs ignore; any other TEXT as it is. */
+const char *foreign_network(struct foreign *f, const char *text);
 /* A name for a forward: WISH, or one that is not taken yet. */
 const char *foreign_name(struct foreign *f, const char *wish);
 
 /* KEYWORD (NULL: the statement) has no equal: REASON, or what to do.  Said once for a statement. */
 void lose(struct draft *d, const char *keyword, const char *reason);
+/* The same of what does no harm, once for all statements. */
+void note(struct draft *d, const char *keyword, const char *text);
 
 /* The value of KEY; NULL: none. */
 const char *draft_find(const struct draft *d, const char *key);
@@ -94,17 +107,22 @@ void draft_set(struct draft *d, const char *key, const char *value);
 void draft_end(struct draft *d, bool forward);
 /* Write the section HEAD; free what D has. */
 void draft_write(struct draft *d, const char *head);
+/* Write a section [sni NAME not-tls] that leads where the forward does. */
+void draft_write_not_tls(const struct draft *forward, const char *name);
 void draft_close(struct draft *d);
 
 /* Do what the row of S in TABLE says; the last row has no words, and is for all others. */
 void draft_apply(struct draft *d, const struct keyword *table, struct statement *s);
-/* For rows: set the key TEXT to the argument, its seconds, or an address without its port. */
+/* For rows: set the key TEXT to the argument, a network, seconds, an address without its port. */
 void take_value(struct draft *d);
+void take_network(struct draft *d);
 void take_seconds(struct draft *d);
 void take_host(struct draft *d);
+/* Listen at ADDRESS, where clients send a PROXY header, if HEADER, because of KEYWORD. */
+void take_listener(struct draft *d, const char *address, bool header, const char *keyword);
 /* Set a key, TEXT being "KEY VALUE". */
 void take_key(struct draft *d);
-/* Say TEXT of the statement: lose(); or, of what does no harm, once for all statements. */
+/* Say TEXT of the statement: lose(), or note(). */
 void take_lost(struct draft *d);
 void take_note(struct draft *d);
 

@@ -13,10 +13,8 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "config/haproxy_rules.h"
 #include "config/option.h"
-
-/* Where keywords have a meaning. */
-enum { FRONT = 1, BACK = 2, BOTH = 3 };
 
 /* --- frontends --- */
 
@@ -49,105 +47,30 @@ static const char *address_of(struct foreign *f, const char *text, bool listens,
 static void take_bind(struct draft *d)
 {
 	/* words that change nothing; those with "=" have a value */
-	static const char fine[] = " name= id= nice= backlog= thread= process= shards= level= tfo "
-				   "v4v6 v6only defer-accept crt= alpn= ca-file= verify= ciphers= ";
-	bool v6only = false;
+	static const char fine[] =
+		" name= id= nice= backlog= thread= process= shards= level= tfo "
+		"v4v6 v6only accept-proxy defer-accept crt= alpn= ca-file= verify= ciphers= ";
+	bool v6only = false, header = false;
 	const char *address;
 
-	for (char **a = d->args; *a; a++)
+	for (char **a = d->args; *a; a++) {
 		v6only |= !strcmp(*a, "v6only");
+		header |= !strcmp(*a, "accept-proxy");
+	}
 	for (char *all = *d->args, *one; (one = strsep(&all, ","));) {
 		address = address_of(d->f, one, true, v6only);
 		if (address)
-			draft_set(d, "listen", address);
+			take_listener(d, address, header, "accept-proxy");
 		else
 			lose(d, "bind", "expected an address and a port");
 	}
 	for (char **a = d->args + !!*d->args; *a; a++)
-		if (!strcmp(*a, "accept-proxy"))
-			draft_set(d, ".receive", "receive");
-		else if (!strcmp(*a, "ssl"))
-			lose(d, "bind ssl", "culvert does not decrypt: the servers get TLS");
+		if (!strcmp(*a, "ssl"))
+			lose(d, "bind ssl", NO_DECRYPTION);
 		else if (has_word(d->f, fine, *a, "="))
 			a += !!a[1];
 		else if (!has_word(d->f, fine, *a, ""))
 			lose(d, foreign_keep(d->f, "bind %s", *a), NO_EQUAL);
-}
-
-/*
- * The names of WORDS up to END, "req.ssl_sni -i A B", or, not of SNI, which test of TLS it is.  NULL:
- * they are about something else, or compare otherwise.
- */
-static const char *values_of(struct foreign *f, char **words, const char *end, bool sni)
-{
-	static const char names[] = " req_ssl_sni req.ssl_sni req.ssl_sni,lower ";
-	static const char tests[] = " req_ssl_hello_type req.ssl_hello_type payload(0,7) "
-				    "req.payload(0,7) req_len req.len ";
-	bool suffix = false, bad = false;
-	char *all = NULL;
-
-	if (!sni && (has_word(f, names, *words, "") || has_word(f, tests, *words, "")))
-		return *words;
-	if (!sni || !has_word(f, names, *words, ""))
-		return NULL;
-	for (words++; *words != end && **words == '-'; words++)
-		if (!strcmp(*words, "-m") && words[1] != end && !strcmp(words[1], "end"))
-			suffix = words++;
-		else
-			bad |= !has_word(f, " -- -i -m ", *words, "");
-	for (; *words != end; words++) {
-		bad |= suffix && **words != '.';
-		all = text_join(all, " ", suffix ? "*" : "");
-		all = text_join(all, "", *words);
-	}
-	end = text_keep(f, all);
-	return bad ? NULL : end;
-}
-
-/*
- * The values of the term at *AT, "{ req.ssl_sni A }" or the name of an `acl` above, which is skipped.
- * *INVERTED: a "!" stands before it.
- */
-static const char *term_of(struct draft *d, char ***at, bool sni, bool *inverted)
-{
-	const char *first = **at ?: "", *more = NULL;
-	struct statement *s = d->s;
-	char **words, *all = NULL;
-
-	*inverted = *first == '!';
-	if (*inverted)
-		first = first[1] || !(*at)[1] ? first + 1 : *++*at;
-	words = *at += !!**at;
-	if (!strcmp(first, "{")) {
-		while (**at && strcmp(**at, "}") != 0)
-			++*at;
-		return **at && *at != words ? values_of(d->f, words, *(*at)++, sni) : NULL;
-	}
-	if (!sni && !strcmp(first, "WAIT_END"))
-		return first;
-	while (s->depth)
-		s--;
-	for (; s < d->s; s++) {
-		if (s->n < 3 || strcmp(s->words[0], "acl") != 0 || strcmp(s->words[1], first) != 0)
-			continue;
-		more = values_of(d->f, s->words + 2, NULL, sni);
-		if (!more)
-			break;
-		all = text_join(all, " ", more);
-	}
-	first = text_keep(d->f, all);
-	return more ? first : NULL;
-}
-
-/* HAProxy must be told to wait for the name. */
-static void take_request(struct draft *d)
-{
-	char **condition = d->args + (*d->args && d->args[1] ? 2 : 0);
-	bool inverted;
-
-	if (!*d->args || strcmp(*d->args, "accept") || !term_of(d, &condition, false, &inverted))
-		lose(d, NULL,
-		     "culvert may let in clients that HAProxy refuses: see allow and deny");
 }
 
 /* --- servers --- */
@@ -160,6 +83,20 @@ static void set_for_all(struct draft *d, const char *key, const char *value)
 	if (before && strcmp(before, value) != 0 && *d->s->words[0] != 'd')
 		lose(d, key, "servers differ: the last value holds for all");
 	draft_set(d, key, value);
+}
+
+/* Put KEY with VALUE behind ONE, from malloc(3), in place of an earlier value. */
+static char *replace_word(char *one, const char *key, const char *value)
+{
+	char *before = strstr(one, key), *end = before ? before + 1 : NULL;
+
+	if (before) {
+		end += strcspn(end, " ");
+		memmove(before, end, strlen(end) + 1);
+	}
+	if (!strcmp(value, "0") && strstr(key, "max-sessions")) /* no limit */
+		return one;
+	return text_join(text_join(one, "", key), "", value);
 }
 
 /* WORDS behind a server, as words of culvert behind ONE, from malloc(3); "": it is not in use. */
@@ -188,8 +125,8 @@ static char *take_words(struct draft *d, char *one, char **words)
 	for (char **w = words; *w; w++) {
 		size_t i = 0;
 
-		if (!strcmp(*w, "check"))
-			draft_set(d, ".check", "");
+		if (!strcmp(*w, "check") || !strcmp(*w, "no-check"))
+			draft_set(d, ".server-check", **w == 'c' ? "check" : "");
 		off |= !strcmp(*w, "disabled");
 		while (i < sizeof(table) / sizeof(table[0]) && strcmp(*w, table[i].word) != 0)
 			i++;
@@ -199,17 +136,17 @@ static char *take_words(struct draft *d, char *one, char **words)
 			w += !!table[i].value;
 			off |= !strcmp(table[i].word, "weight") && !strcmp(value, "0");
 			if (*table[i].key == ' ')
-				one = text_join(text_join(one, "", table[i].key), "", value);
+				one = replace_word(one, table[i].key, value);
 			else
 				set_for_all(d, table[i].key,
 					    i == 2 ? foreign_seconds(d->f, value) : value);
 		} else if (!strcmp(*w, "backup")) {
 			one = text_join(one, "", " backup");
 		} else if (!strncmp(*w, "send-proxy", 10)) {
-			draft_set(d, ".send",
+			draft_set(d, ".server-send",
 				  strncmp(*w, "send-proxy-v2", 13) ? "send-v1" : "send-v2");
 		} else if (!strcmp(*w, "ssl")) {
-			lose(d, "server ssl", "culvert does not encrypt: clients must speak TLS");
+			lose(d, "server ssl", NO_ENCRYPTION);
 		} else if (has_word(d->f, fine, *w, "=")) {
 			w += !!w[1];
 		} else if (!has_word(d->f, fine, *w, "")) {
@@ -225,12 +162,18 @@ static void take_default_server(struct draft *d)
 {
 	char *all = text_join(NULL, "", draft_find(d, ".usual") ?: "");
 
+	draft_set(d, ".server-check", draft_find(d, ".usual-check") ?: "");
+	draft_set(d, ".server-send", draft_find(d, ".usual-send") ?: "");
 	draft_set(d, ".usual", text_keep(d->f, take_words(d, all, d->args)));
+	draft_set(d, ".usual-check", draft_find(d, ".server-check"));
+	draft_set(d, ".usual-send", draft_find(d, ".server-send"));
 }
 
 /* server NAME ADDRESS WORDS */
 static void take_server(struct draft *d)
 {
+	static const char *const keys[][3] = { { ".server-check", ".usual-check", ".check" },
+					       { ".server-send", ".usual-send", ".send" } };
 	const char *address;
 	char *one;
 
@@ -238,7 +181,16 @@ static void take_server(struct draft *d)
 	address = *d->args ?: "";
 	address = address_of(d->f, address, false, false) ?: foreign_keep(d->f, "%s:", address);
 	one = text_join(text_join(NULL, "", address), "", draft_find(d, ".usual") ?: "");
+	for (int i = 0; i < 2; i++)
+		draft_set(d, keys[i][0], draft_find(d, keys[i][1]) ?: "");
 	one = take_words(d, one, d->args + !!*d->args);
+	for (int i = 0; i < 2 && *one; i++) {
+		const char *now = draft_find(d, keys[i][0]), *before = draft_find(d, keys[i][2]);
+
+		if (before && strcmp(before, now) != 0)
+			lose(d, i ? "send-proxy" : "check", "servers differ: it holds for all");
+		draft_set(d, keys[i][2], before && *before ? before : now);
+	}
 	if (*one)
 		d->upstream = text_join(d->upstream, ", ", one);
 	else
@@ -268,13 +220,17 @@ static const char *escape(struct foreign *f, const char *text)
 	return text_keep(f, all);
 }
 
+/* An answer to these has the same status. */
+#define METHODS " GET HEAD OPTIONS "
+#define GET "culvert sends GET, the server as Host; see check-send"
+
 static void take_httpchk(struct draft *d)
 {
 	char **a = d->args;
 
 	draft_set(d, "check-http", !a[0] ? "/" : a[1] ?: a[0]);
-	if (a[0] && a[1] && (!strstr("GET HEAD OPTIONS", a[0]) || (a[2] && strchr(a[2], '\n'))))
-		lose(d, NULL, "culvert sends GET, the server as Host; see check-send");
+	if (a[0] && a[1] && (!has_word(d->f, METHODS, a[0], "") || (a[2] && strchr(a[2], '\n'))))
+		lose(d, NULL, GET);
 }
 
 static void take_check_send(struct draft *d)
@@ -282,8 +238,9 @@ static void take_check_send(struct draft *d)
 	for (char **a = d->args; *a; a += 1 + !!a[1])
 		if (!strcmp(*a, "uri") && a[1])
 			draft_set(d, "check-http", a[1]);
-		else if (!a[1] || !has_word(d->f, " ver meth ", *a, ""))
-			lose(d, NULL, "culvert sends GET, the server as Host; see check-send");
+		else if (!a[1] || (strcmp(*a, "meth") ? strcmp(*a, "ver") != 0 :
+							!has_word(d->f, METHODS, a[1], "")))
+			lose(d, NULL, GET);
 }
 
 static void take_redis(struct draft *d)
@@ -322,8 +279,6 @@ static void take_send(struct draft *d)
 
 /* --- the tables --- */
 
-#define LOG "culvert logs sessions as JSON: see session-log"
-
 static const struct keyword global_words[] = {
 	{ "maxconn", BOTH, take_value, "max-sessions" },
 	{ "nbthread", BOTH, take_value, "workers" },
@@ -342,8 +297,9 @@ static const struct keyword keywords[] = {
 	{ "disabled", FRONT, take_key, ".disabled yes" },
 	{ "default_backend", FRONT, take_value, ".target" },
 	{ "tcp-request connection", FRONT, take_request, "" },
+	{ "tcp-request session", FRONT, take_lost, ADMITS },
 	{ "tcp-request inspect-delay", FRONT, take_seconds, "hello-timeout" },
-	{ "tcp-request content", BOTH, take_request, "" },
+	{ "tcp-request content", BOTH, take_request, "-client" },
 	{ "maxconn", FRONT, take_value, "max-sessions" },
 	{ "rate-limit sessions", FRONT, take_value, "accept-rate" },
 	{ "server", BACK, take_server, "" },
@@ -367,6 +323,7 @@ static const struct keyword keywords[] = {
 	{ "http-check expect", BACK, take_expect, "http-check" },
 	{ "tcp-check send", BACK, take_send, "" },
 	{ "tcp-check expect", BACK, take_expect, "tcp-check" },
+	{ "option allbackups", BACK, take_key, ".all-backups yes" },
 	{ "option redis-check", BACK, take_redis, "" },
 	{ "tcp-check connect port", BACK, take_value, "check-port" },
 	{ "tcp-check connect ssl|tcp-check connect send-proxy", BACK, take_lost, NO_EQUAL },
@@ -377,7 +334,7 @@ static const struct keyword keywords[] = {
 	{ "retries", BACK, take_note, "culvert tries each server once" },
 	{ "log*|option tcplog|option httplog|option dontlog*|option log*", BOTH, take_note, LOG },
 	{ "use_backend|acl|timeout http*|option tcp*|option clitcpka|option srvtcpka|option splice*|"
-	  "option redispatch|option allbackups|option contstats|option abortonclose|option http*|"
+	  "option redispatch|option contstats|option abortonclose|option http*|"
 	  "option forwardfor|http*|errorfile|stats*|description|id|enabled|backlog|fullconn",
 	  BOTH, NULL, "" }, /* of HTTP or the inside of HAProxy, or read elsewhere */
 	{ NULL, BOTH, take_lost, NO_EQUAL },
@@ -385,29 +342,22 @@ static const struct keyword keywords[] = {
 
 /* --- sections --- */
 
-static struct statement *find_section(struct foreign *f, const char *kind, const char *name)
-{
-	for (struct statement *s = f->statements; s < f->statements + f->n; s++)
-		if (!s->depth && s->n > 1 && !strcmp(s->words[1], name) &&
-		    (!strcmp(s->words[0], kind) || !strcmp(s->words[0], "listen")))
-			return s;
-	return NULL;
-}
-
 /* Apply the section HEAD, behind its `defaults`. */
 static void apply_section(struct draft *d, struct statement *head, unsigned int roles)
 {
-	struct statement *all = d->f->statements, *end = all + d->f->n, *before = NULL;
+	struct statement *sections[] = { NULL, head };
 
-	for (struct statement *s = all; s < head; s++)
-		before = s->depth || strcmp(s->words[0], "defaults") != 0 ? before : s;
+	for (struct statement *s = d->f->statements; s < head; s++)
+		sections[0] = strcmp(s->words[0], "defaults") != 0 ? sections[0] : s;
 	if (head->n > 3 && !strcmp(head->words[2], "from"))
-		before = find_section(d->f, "defaults", head->words[3]);
+		sections[0] = foreign_find(d->f, " defaults ", 1, head->words[3]);
 	d->roles = roles;
-	for (struct statement *s = before ? before + 1 : end; s < end && s->depth; s++)
-		draft_apply(d, keywords, s);
-	for (struct statement *s = head + 1; s < end && s->depth; s++)
-		draft_apply(d, keywords, s);
+	for (int i = !sections[0]; i < 2; i++) {
+		struct statement *s = sections[i], *end = foreign_end(d->f, s);
+
+		while (++s < end)
+			draft_apply(d, keywords, s);
+	}
 	d->s = head;
 }
 
@@ -417,16 +367,29 @@ static bool is_of_checks(const char *key)
 	       !strcmp(key, "fall");
 }
 
+static bool is_checked(const struct draft *d)
+{
+	const char *check = draft_find(d, ".check");
+
+	return check && *check;
+}
+
 static void end_backend(struct draft *d)
 {
-	bool checks = draft_find(d, ".check");
+	bool checks = is_checked(d);
+	const char *backup;
 
 	if (checks && !draft_find(d, "check"))
 		draft_set(d, "check", "2");
 	for (size_t i = 0; i < d->n_keys; i++) /* HAProxy ignores these without "check" */
 		if (!checks && is_of_checks(d->keys[i].key))
 			d->keys[i].key = ".";
+	backup = d->upstream ? strstr(d->upstream, " backup") : NULL;
+	if (backup && strstr(backup + 1, " backup") && !draft_find(d, ".all-backups"))
+		lose(d, "server backup", "HAProxy uses one backup at a time, culvert all of them");
 	draft_end(d, false);
+	if (draft_find(d, "queue") && !draft_find(d, "queue-timeout"))
+		draft_set(d, "queue-timeout", draft_find(d, "connect-timeout") ?: "86400");
 }
 
 /* The longer one of two times; NULL: there is none. */
@@ -448,31 +411,28 @@ static const char *idle_of(const struct draft *d)
  */
 static const char *names_of(struct draft *d)
 {
-	char **at = d->s->words + 3, **first = at, *all = NULL;
-	bool good = d->s->n > 3 && !strcmp(d->s->words[2], "if"), inverted;
-	const char *more;
+	char **at = d->s->words + 3;
+	const char *test, *names;
+	bool inverted;
 
-	if (good && (more = term_of(d, &first, false, &inverted)) && !*first) {
-		if (inverted && strstr(more, "hello_type"))
-			return "not-tls";
-		if (!inverted && strstr(more, "payload")) {
-			lose(d, NULL, "it gets all clients that do not speak TLS: see not-tls");
-			return "not-tls";
-		}
+	if (d->s->n <= 3 || strcmp(d->s->words[2], "if") != 0)
+		return NULL;
+	test = condition_of(d, at, TLS, &inverted);
+	if (test && inverted && strstr(test, "hello_type"))
+		return "not-tls";
+	if (test && !inverted && strstr(test, "payload")) {
+		lose(d, NULL, "it gets all clients that do not speak TLS: see not-tls");
+		return "not-tls";
 	}
-	while (good) {
-		more = term_of(d, &at, true, &inverted);
-		good = more && !inverted && (!*at || !strcmp(*at, "or") || !strcmp(*at, "||"));
-		all = good ? text_join(all, " ", more) : all;
-		if (!good || !*at++)
-			break;
-	}
-	more = text_keep(d->f, all);
-	return good ? more : NULL;
+	names = condition_of(d, at, TLS_NAME, &inverted);
+	return inverted ? NULL : names;
 }
 
-/* Write a section [sni] for the backend that S chooses.  It has what FRONT has: say what it lacks. */
-static void write_names(struct draft *front, const char *name, struct statement *s)
+/*
+ * Write a section [sni] for the backend that S chooses.  It has what FRONT has: say what it lacks.
+ * NULL, or the names.
+ */
+static const char *write_names(struct draft *front, const char *name, struct statement *s)
 {
 	struct draft back = { .f = front->f };
 	const char *names, *send, *sends = draft_find(front, ".send") ?: "";
@@ -481,10 +441,10 @@ static void write_names(struct draft *front, const char *name, struct statement 
 	front->s = s;
 	s->told = false;
 	names = names_of(front);
-	to = names ? find_section(front->f, "backend", s->words[1]) : NULL;
+	to = names ? foreign_find(front->f, " backend listen ", 1, s->words[1]) : NULL;
 	if (!to) {
 		lose(front, NULL, "culvert chooses by req.ssl_sni alone: see [sni]");
-		return;
+		return NULL;
 	}
 	to->told = true;
 	apply_section(&back, to, BACK);
@@ -495,8 +455,8 @@ static void write_names(struct draft *front, const char *name, struct statement 
 		const struct option_def *o = option_find(key, SCOPE_SNI);
 
 		if (!o || draft_find(&back, key) ||
-		    has_word(front->f, " upstream proxy-protocol ", key, "") ||
-		    (is_of_checks(key) && strcmp(key, "check") && !draft_find(&back, ".check")))
+		    has_word(front->f, " upstream proxy-protocol queue queue-timeout ", key, "") ||
+		    (is_of_checks(key) && strcmp(key, "check") && !is_checked(&back)))
 			continue;
 		if (o->initial)
 			draft_set(&back, o->name, o->initial);
@@ -510,6 +470,28 @@ static void write_names(struct draft *front, const char *name, struct statement 
 		draft_set(&back, "proxy-protocol", *send ? send : "off");
 	draft_write(&back, foreign_keep(front->f, "sni %s %s", name, names));
 	draft_close(&back);
+	return names;
+}
+
+/* Write the sections [sni] of the forward NAME, which D and HEAD are. */
+static void write_all_names(struct draft *d, struct statement *head, const char *name)
+{
+	bool tls_only = draft_find(d, ".tls-only"), some = false, others = tls_only;
+	struct statement *end = foreign_end(d->f, head);
+	const char *names;
+
+	for (struct statement *s = head + 1; s < end; s++) {
+		if (strcmp(s->words[0], "use_backend") != 0)
+			continue;
+		names = write_names(d, name, s);
+		some |= !!names;
+		others |= names && !strcmp(names, "not-tls");
+	}
+	d->s = head;
+	if (some && !others)
+		draft_write_not_tls(d, name);
+	if (!some && tls_only)
+		lose(d, "tcp-request content", ADMITS);
 }
 
 /* HEAD: a frontend, or a section "listen". */
@@ -522,7 +504,7 @@ static void write_forward(struct foreign *f, struct statement *head)
 	apply_section(&d, head, *head->words[0] == 'l' ? BOTH : FRONT);
 	mode = draft_find(&d, ".mode") ?: "tcp"; /* the backend has one of its own */
 	target = draft_find(&d, ".target");
-	to = target ? find_section(f, "backend", target) : NULL;
+	to = target ? foreign_find(f, " backend listen ", 1, target) : NULL;
 	if (to && to != head) {
 		apply_section(&d, to, BACK);
 		to->told = true;
@@ -533,6 +515,7 @@ static void write_forward(struct foreign *f, struct statement *head)
 		draft_close(&d);
 		return;
 	}
+	end_requests(&d);
 	end_backend(&d);
 	if (strcmp(idle_of(&d), "0") != 0)
 		draft_set(&d, "idle-timeout", idle_of(&d));
@@ -542,9 +525,7 @@ static void write_forward(struct foreign *f, struct statement *head)
 	draft_end(&d, true);
 	name = foreign_name(f, name);
 	draft_write(&d, foreign_keep(f, "forward %s", name));
-	for (struct statement *s = head + 1; s < f->statements + f->n && s->depth; s++)
-		if (!strcmp(s->words[0], "use_backend"))
-			write_names(&d, name, s);
+	write_all_names(&d, head, name);
 	draft_close(&d);
 }
 
@@ -575,6 +556,7 @@ const char *haproxy_convert(struct foreign *f, char *text)
 	struct draft d = { .f = f, .roles = BOTH };
 
 	f->unit = 1;
+	f->queue = "1000000";
 	for (s = f->statements; s < end; s++) {
 		s->depth = !is_section(s->words[0]); /* the first begins one, see haproxy_is() */
 		kind = s->depth ? kind : s->words[0];

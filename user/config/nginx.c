@@ -11,30 +11,8 @@
 
 #define BLANKS " \t\r\n"
 #define INCLUDED "convert that file, too"
-#define LOG "culvert logs sessions as JSON: see session-log"
 
 enum { TCP = 1, UDP = 2, BOTH = 3 };
-
-/* The end of the directives of the block B, and of blocks in it. */
-static struct statement *end_of(const struct foreign *f, struct statement *b)
-{
-	struct statement *s = b + 1;
-
-	while (s < f->statements + f->n && s->depth > b->depth)
-		s++;
-	return s;
-}
-
-/* The block KIND whose word AT is NAME, or NULL. */
-static struct statement *find_block(const struct foreign *f, const char *kind, size_t at,
-				    const char *name)
-{
-	for (struct statement *s = f->statements; s < f->statements + f->n; s++)
-		if (!s->depth && s->n > at && !strcmp(s->words[0], kind) &&
-		    !strcmp(s->words[at], name))
-			return s;
-	return NULL;
-}
 
 /* --- directives of a server --- */
 
@@ -49,8 +27,9 @@ static bool has_argument(const struct statement *s, const char *word)
 static void take_listen(struct draft *d)
 {
 	/* words that change nothing; those with "=" have a value */
-	static const char fine[] = " udp reuseport bind deferred backlog= rcvbuf= sndbuf= "
-				   "so_keepalive= ipv6only= fastopen= ";
+	static const char fine[] =
+		" udp proxy_protocol reuseport bind deferred backlog= rcvbuf= sndbuf= "
+		"so_keepalive= ipv6only= fastopen= ";
 	const char *address = d->args[0] ?: "";
 
 	if (!strncmp(address, "[::]", 4) && has_argument(d->s, "ipv6only=off"))
@@ -59,14 +38,13 @@ static void take_listen(struct draft *d)
 		address = foreign_keep(d->f, "0.0.0.0%s", address + 1);
 	else if (!strchr(address, ':'))
 		address = foreign_keep(d->f, "0.0.0.0:%s", address);
-	draft_set(d, "listen", foreign_keep(d->f, "%s%s", address, d->roles == UDP ? "/udp" : ""));
+	take_listener(d, foreign_keep(d->f, "%s%s", address, d->roles == UDP ? "/udp" : ""),
+		      has_argument(d->s, "proxy_protocol"), "proxy_protocol");
 	for (char **a = d->args + !!*d->args; *a; a++) {
 		int len = (int)strcspn(*a, "=") + !!strchr(*a, '=');
 
-		if (!strcmp(*a, "proxy_protocol"))
-			draft_set(d, ".receive", "receive");
-		else if (!strcmp(*a, "ssl"))
-			lose(d, "listen ssl", "culvert does not decrypt: the servers get TLS");
+		if (!strcmp(*a, "ssl"))
+			lose(d, "listen ssl", NO_DECRYPTION);
 		else if (!has_word(d->f, fine, foreign_keep(d->f, "%.*s", len, *a), ""))
 			lose(d, foreign_keep(d->f, "listen %s", *a), NO_EQUAL);
 	}
@@ -86,13 +64,13 @@ static const struct keyword directives[] = {
 	{ "proxy_bind", BOTH, take_host, "source" },
 	{ "proxy_responses 0", UDP, take_key, "replies no" },
 	{ "proxy_responses", UDP, take_value, "responses" },
-	{ "allow", BOTH, take_value, "allow" },
-	{ "deny", BOTH, take_value, "deny" },
+	{ "allow", BOTH, take_network, "allow" },
+	{ "deny", BOTH, take_network, "deny" },
 	{ "proxy_upload_rate|proxy_download_rate", BOTH, take_lost,
 	  "a limit of one connection has no equal: see bandwidth-per-client" },
 	{ "limit_conn", BOTH, take_lost, "see max-sessions-per-client" },
 	{ "tcp_nodelay on", BOTH, NULL, "" },
-	{ "proxy_ssl", BOTH, take_lost, "culvert does not encrypt: clients must speak TLS" },
+	{ "proxy_ssl", BOTH, take_lost, NO_ENCRYPTION },
 	{ "include", BOTH, take_lost, INCLUDED },
 	{ "access_log|error_log|log_format", BOTH, take_note, LOG },
 	{ "resolver", BOTH, take_note, "culvert asks /etc/resolv.conf" },
@@ -114,9 +92,10 @@ static void take_server(struct draft *d)
 			one = text_join(text_join(one, " ", "max-sessions="), "", *w + 10);
 		else if (!strncmp(*w, "weight=", 7) || !strcmp(*w, "backup"))
 			one = text_join(one, " ", *w);
-		else if (!has_word(d->f, " down resolve ", *w, "") &&
-			 strncmp(*w, "max_fails=", 10) &&
-			 strncmp(*w, "fail_timeout=", 13)) /* culvert itself sets servers aside */
+		else if (!strncmp(*w, "max_fails=", 10) || !strncmp(*w, "fail_timeout=", 13))
+			note(d, "max_fails, fail_timeout",
+			     "each failure sets a server aside, for 1 s to a minute");
+		else if (!has_word(d->f, " down resolve ", *w, ""))
 			lose(d, foreign_keep(d->f, "server %s", *w), NO_EQUAL);
 	if (has_argument(d->s, "down"))
 		lose(d, NULL, "down: left out");
@@ -136,11 +115,12 @@ static const struct keyword words_of_upstream[] = {
 /* Set where TARGET leads, a name of an upstream or an address. */
 static void find_target(struct draft *d, const char *target)
 {
-	struct statement *block = find_block(d->f, "upstream", 1, target), *head = d->s;
+	struct statement *block = foreign_find(d->f, " upstream ", 1, target), *head = d->s;
+	struct statement *end = block ? foreign_end(d->f, block) : NULL;
 
 	if (!block && !strchr(target, '$'))
 		d->upstream = text_join(d->upstream, ", ", target);
-	for (struct statement *c = block ? block + 1 : NULL; c && c < end_of(d->f, block); c++)
+	for (struct statement *c = block; block && ++c < end;)
 		draft_apply(d, words_of_upstream, c);
 	d->s = head;
 }
@@ -151,8 +131,11 @@ static void find_target(struct draft *d, const char *target)
 static void write_map(struct draft *front, struct statement *m, const char *name)
 {
 	struct foreign *f = front->f;
-	struct statement *end = end_of(f, m), *c;
+	struct statement *end = foreign_end(f, m), *c;
+	bool patterns = false; /* else nginx takes "*.a" for a name */
 
+	for (c = m + 1; c < end; c++)
+		patterns |= !strcmp(c->words[0], "hostnames");
 	for (c = m + 1; c < end; c++)
 		c->told = c->n != 2 || !strcmp(c->words[0], "default");
 	for (struct statement *first = m + 1; first < end; first++) {
@@ -165,10 +148,13 @@ static void write_map(struct draft *front, struct statement *m, const char *name
 			if (c->told || first->told || strcmp(c->words[1], first->words[1]) != 0)
 				continue;
 			d.s = c;
+			if (!patterns && strchr(".*", *word))
+				word = "";
 			if (*word == '.')
 				word = foreign_keep(f, "%s *%s", word + 1, word);
 			if (!*word || *word == '~' || !strcmp(word, "include"))
-				lose(&d, NULL, "[sni] has names and *.names alone");
+				lose(&d, NULL,
+				     "[sni] has names, and *.names (if `hostnames`) alone");
 			else
 				all = text_join(all, " ", word);
 			c->told = c != first;
@@ -196,7 +182,7 @@ static bool is_access(const struct statement *s)
 static void write_server(struct foreign *f, struct statement *block, unsigned int roles)
 {
 	struct draft d = { .f = f, .roles = roles };
-	struct statement *end = end_of(f, block), *m;
+	struct statement *end = foreign_end(f, block), *m;
 	bool rules = false; /* those of a server replace those of `stream` */
 	const char *target, *name, *last = "all";
 
@@ -218,9 +204,10 @@ static void write_server(struct foreign *f, struct statement *block, unsigned in
 	if (draft_find(&d, "listen")) {
 		name = foreign_name(f, foreign_keep(f, "%s%s", target + (*target == '$'),
 						    roles == UDP ? "-udp" : ""));
-		m = find_block(f, "map", 2, target);
+		m = foreign_find(f, " map ", 2, target);
 		m = m && !strcmp(m->words[1], "$ssl_preread_server_name") ? m : NULL;
-		for (struct statement *c = m ? m + 1 : end; m && c < end_of(f, m); c++)
+		end = m ? foreign_end(f, m) : NULL;
+		for (struct statement *c = m; m && ++c < end;)
 			if (c->n == 2 && !strcmp(c->words[0], "default"))
 				find_target(&d, c->words[1]);
 		if (!m && *target)
@@ -231,8 +218,10 @@ static void write_server(struct foreign *f, struct statement *block, unsigned in
 			draft_set(&d, "connect-timeout", "60");
 		draft_end(&d, true);
 		draft_write(&d, foreign_keep(f, "forward %s", name));
-		if (m)
+		if (m) {
 			write_map(&d, m, name);
+			draft_write_not_tls(&d, name);
+		}
 	}
 	draft_close(&d);
 }
@@ -272,6 +261,7 @@ const char *nginx_convert(struct foreign *f, char *text)
 	bool whole = false, in = false; /* WHOLE: not a file that a nginx.conf includes */
 
 	f->unit = 1000;
+	f->queue = "0";
 	for (s = f->statements; s < end; s++)
 		whole |= !s->depth && has_word(f, " stream http ", s->words[0], "");
 	for (s = f->statements; !wrong && whole && s < end; s++) { /* leave those in `stream` */
