@@ -341,10 +341,12 @@ for port in 7447, 7448:
 TLS_REQUEST, GSS_REQUEST = (bytes((0, 0, 0, 8, 4, 210, 22, last)) for last in (47, 48))
 
 
-def test_postgres(trial):
+@pytest.fixture(name="postgres")
+def fixture_postgres(trial):
+    """Begins a session with a request for TLS, and perhaps one for GSS, and sends a hello."""
     server = trial.lab.start_server("server", 7447, sys.executable, "-c", POSTGRES)
 
-    def ask(name, gss=False, cut=8):
+    def begin(name, gss=False, cut=8):
         s = trial.connect(9447)
         if gss:
             s.sendall(GSS_REQUEST)
@@ -353,25 +355,48 @@ def test_postgres(trial):
         time.sleep(0.01)
         s.sendall(TLS_REQUEST[cut:])
         expect(s.recv(1) == b"S", "a request for TLS is not granted")
-        s.sendall(hello_of(name))
-        return s
+        hello = hello_of(name)
+        s.sendall(hello)
+        return s, hello
 
+    yield begin
+    trial.lab.stop(server)
+
+
+def expect_echo(s, data):
+    got = b""
+    while len(got) < len(data):
+        more = s.recv(4096)
+        expect(more, f"the stream ends after {len(got)} bytes")
+        got += more
+    expect(got == data, "other bytes come back")
+
+
+def expect_end(s):
+    """Some words more, which the kernel may carry, and an end in order."""
+    for _ in range(3):
+        s.sendall(b"more")
+        expect_echo(s, b"more")
+    s.shutdown(socket.SHUT_WR)
+    expect(s.recv(10) == b"", "bytes besides the echo")
+
+
+def test_postgres(trial, postgres):
     for gss, cut in (False, 8), (True, 8), (False, 3), (False, 7):
-        with ask("pg.test", gss, cut) as s:
-            hello = hello_of("pg.test")
-            got = b""
-            while len(got) < len(hello):
-                data = s.recv(4096)
-                expect(data, f"the stream ends after {len(got)} bytes")
-                got += data
-            expect(len(got) == len(hello), "bytes besides the hello")
-            s.sendall(b"more")
-            expect(s.recv(10) == b"more", "no echo")
-    with ask("plain.test") as s, pytest.raises(ConnectionResetError):
+        s, hello = postgres("pg.test", gss, cut)
+        with s:
+            expect_echo(s, hello)
+            expect_end(s)
+    expect(trial.errors("handover-unproved") == 0, "the requests are in the books of the stream")
+    with postgres("plain.test")[0] as s, pytest.raises(ConnectionResetError):
         s.recv(1)
     expect(trial.errors("server-no-tls") == 1, "the refusal is not counted")
     expect(trial.ask(TLS_REQUEST + b"x", 9447) == OTHER, "who does not wait is taken for PostgreSQL")
-    trial.lab.stop(server)
+    with trial.connect(9447) as s:
+        s.sendall(GSS_REQUEST)
+        expect(s.recv(1) == b"N", "a request for GSS is not refused")
+        s.sendall(GSS_REQUEST)
+        expect(trial.answer(s, 8) == (OTHER, GSS_REQUEST), "the second one is taken for PostgreSQL, too")
 
 
 def test_behind_a_proxy(trial):
@@ -541,3 +566,14 @@ def test_real(trial):
         expect("Ciphers supported" in said, f"{name}: {said[:1500]}")
     for server in servers:
         trial.lab.stop(server)
+
+
+def test_take_over(trial, postgres):
+    """The next daemon knows what was before the stream."""
+    s, hello = postgres("pg.test", gss=True)
+    with s:
+        expect_echo(s, hello)
+        before = trial.daemon.take_over()
+        expect_end(s)
+    trial.lab.finish(before, 30)
+    expect(trial.errors("handover-unproved") == 0, "the requests are in the books of the stream")

@@ -126,8 +126,10 @@ struct session {
 	bool far_asked : 1;      /* a graft was asked for again in this bulk (habit.run) */
 	uint8_t parted : 1;      /* PARTING: the side that is dead */
 	uint8_t ending : 2;      /* enum session_ending */
-	uint16_t header_in;      /* bytes of the PROXY header read from the client */
-	uint8_t header_out;      /* bytes of the one written to the upstream */
+	uint8_t answers_in : 1;  /* of PostgreSQL: bytes read from the upstream before the stream */
+	uint8_t answers_out : 2; /* and written to the client */
+	uint16_t header_in;      /* bytes of PROXY header and requests read from the client */
+	uint8_t header_out;      /* bytes of those written to the upstream */
 	uint8_t graft_refusal;   /* enum graft_refusal: why S is not offered for a graft */
 	uint8_t end_cause;       /* enum cause of `ending`; PARTING: of the reset that follows */
 	union client_addr client;

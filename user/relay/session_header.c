@@ -39,8 +39,10 @@
 
 SYSCALLS_ALLOWED(SYSCALL(sendto), SYSCALL(getsockname));
 
-_Static_assert(PROXY_PROTOCOL_MAX <= UINT16_MAX, "session.header_in");
-_Static_assert(PROXY_PROTOCOL_WRITE_MAX <= UINT8_MAX, "session.header_out");
+enum { POSTGRES_REQUEST = 8 }; /* bytes of a request of PostgreSQL */
+
+_Static_assert(PROXY_PROTOCOL_MAX + 2 * POSTGRES_REQUEST <= UINT16_MAX, "session.header_in");
+_Static_assert(PROXY_PROTOCOL_WRITE_MAX + POSTGRES_REQUEST <= UINT8_MAX, "session.header_out");
 
 /* --- PROXY headers: receiving --- */
 
@@ -151,6 +153,7 @@ bool session_header_send(struct session *s)
 	size_t size;
 	ssize_t n;
 
+	s->header_out = 0; /* another daemon may have written one to an upstream of its own */
 	if (!(how & PROXY_SEND))
 		return true;
 	if (s->told && s->told->header.size)
@@ -226,8 +229,6 @@ static bool hello_lacks(struct session *s, enum cause cause, const char *reason)
 
 /* --- PostgreSQL: a request for TLS goes before the hello --- */
 
-enum { POSTGRES_REQUEST = 8 }; /* its bytes */
-
 static const uint8_t postgres_tls[POSTGRES_REQUEST] = { 0, 0, 0, 8, 4, 210, 22, 47 };
 static const uint8_t postgres_gss[POSTGRES_REQUEST] = { 0, 0, 0, 8, 4, 210, 22, 48 };
 
@@ -239,11 +240,14 @@ static bool postgres_take(struct session *s, const uint8_t *buf, size_t n)
 	uint8_t request[POSTGRES_REQUEST];
 
 	/* a client that has sent more has not waited for the answer: it is none of PostgreSQL */
-	if (s->told->postgres || (!tls && (n != POSTGRES_REQUEST || memcmp(buf, postgres_gss, n))))
+	if (s->told->postgres ||
+	    (!tls && (n != POSTGRES_REQUEST || s->answers_out || memcmp(buf, postgres_gss, n))))
 		return false;
 	if (tcp_recv(fd, request, n, 0) != (ssize_t)n ||
 	    send(fd, tls ? "S" : "N", 1, MSG_DONTWAIT | MSG_NOSIGNAL) != 1)
 		return session_reset(s, CAUSE_CLIENT_RESET);
+	s->header_in += POSTGRES_REQUEST;
+	s->answers_out++;
 	s->told->postgres = tls ? POSTGRES_CLIENT : POSTGRES_NOT;
 	return true;
 }
@@ -254,6 +258,7 @@ bool session_postgres_ask(struct session *s)
 		return false;
 	s->told->postgres = POSTGRES_SERVER;
 	s->told->due_ms = s->worker->loop.now_ms + s->forward->conf->connect_timeout_ms;
+	s->header_out += POSTGRES_REQUEST;
 	if (send(s->sides[UPSTREAM].fd, postgres_tls, sizeof(postgres_tls),
 		 MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof(postgres_tls))
 		session_reset(s, tcp_cause(UPSTREAM, errno));
@@ -272,6 +277,7 @@ bool session_postgres_hear(struct session *s)
 	}
 	if (n == 1 && answer == 'S') {
 		s->told->postgres = POSTGRES_NOT;
+		s->answers_in = 1;
 		return true;
 	}
 	log_cause(CAUSE_SERVER_NO_TLS, LOG_WARNING,

@@ -37,6 +37,7 @@ struct session_record {
 	struct proxy_header header;
 	char server_name[TLS_NAME_MAX + 1];
 	uint8_t postgres; /* bool: its client has asked for TLS */
+	uint8_t answers_in, answers_out;
 };
 
 /* The fields that both structs have. */
@@ -48,6 +49,8 @@ struct session_record {
 		(to)->port_offset = (from)->port_offset;                                           \
 		(to)->header_in = (from)->header_in;                                               \
 		(to)->header_out = (from)->header_out;                                             \
+		(to)->answers_in = (from)->answers_in & 1U;                                        \
+		(to)->answers_out = (from)->answers_out & 3U;                                      \
 		(to)->shaped = (from)->shaped & 7U;                                                \
 		(to)->graft_refusal = (from)->graft_refusal;                                       \
 		(to)->nodelay_due = (from)->nodelay_due;                                           \
