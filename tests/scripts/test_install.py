@@ -108,7 +108,7 @@ def test_bash_completion(top):
                       ("engine web auto ", "--forward --engine --json --control --config --help"),
                       ("upstream web ", "10.0.0.1:80 10.0.0.2:80"),
                       ("upstream web 10.0.0.1:8", "80"),
-                      ("upstream --control /s web 10.0.0.1:80 ", "ready drain down weight as-configured"),
+                      ("upstream --control /s web 10.0.0.1:80 ", "ready drain down weight as-configured add remove"),
                       ("upstream --json web 10.0.0.1:80 d", "drain down"),
                       ("drain :9", "9000"), ("kill --forward ", "web :9000"),
                       ("run --engine s", "sockmap splice"), ("log-level d", "debug")):
