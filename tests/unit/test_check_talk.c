@@ -50,6 +50,8 @@ TEST(test_http)
 					   .check_status = "200",
 					   .check_send = "X: y\\r\\n",
 					   .check_expect = "well" };
+	const struct forward_conf host = { .check_http = "/",
+					   .check_send = "X: y\\r\\nhost: a.test" };
 	char question[CHECK_BYTES];
 
 	assert_true(check_talks(&fc));
@@ -69,6 +71,9 @@ TEST(test_http)
 	expect_verdict(&one, "HTTP/1.1 204 -\r\n", false, CHECK_GOOD, "HTTP 204");
 	question[check_question(&more, "db", question)] = '\0';
 	assert_non_null(strstr(question, "\r\nAccept: */*\r\nConnection: close\r\nX: y\r\n\r\n"));
+	question[check_question(&host, "db", question)] = '\0';
+	assert_string_equal(question, "GET / HTTP/1.1\r\nUser-Agent: culvert\r\nAccept: */*\r\n"
+				      "Connection: close\r\nX: y\r\nhost: a.test\r\n\r\n");
 	expect_verdict(&more, "HTTP/1.1 200 OK\r\n", false, CHECK_MORE, "HTTP 200");
 	expect_verdict(&more, "HTTP/1.1 200 OK\r\n\r\nwell", false, CHECK_GOOD,
 		       "answers as expected");

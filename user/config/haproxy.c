@@ -222,7 +222,7 @@ static const char *escape(struct foreign *f, const char *text)
 
 /* An answer to these has the same status. */
 #define METHODS " GET HEAD OPTIONS "
-#define GET "culvert sends GET, the server as Host; see check-send"
+#define GET "culvert sends GET, without body and variables; see check-send"
 
 static void take_httpchk(struct draft *d)
 {
@@ -235,12 +235,21 @@ static void take_httpchk(struct draft *d)
 
 static void take_check_send(struct draft *d)
 {
-	for (char **a = d->args; *a; a += 1 + !!a[1])
-		if (!strcmp(*a, "uri") && a[1])
+	const char *head = NULL;
+
+	for (char **a = d->args; *a; a += 1 + !!a[1]) {
+		if (!strcmp(*a, "uri") && a[1]) {
 			draft_set(d, "check-http", a[1]);
-		else if (!a[1] || (strcmp(*a, "meth") ? strcmp(*a, "ver") != 0 :
-							!has_word(d->f, METHODS, a[1], "")))
+		} else if (!strcmp(*a, "hdr") && a[1] && a[2] && !strchr(a[2], '%')) {
+			head = foreign_keep(d->f, "%s%s: %s\r\n", head ?: "", a[1], a[2]);
+			a++;
+		} else if (!a[1] || (strcmp(*a, "meth") ? strcmp(*a, "ver") != 0 :
+							  !has_word(d->f, METHODS, a[1], ""))) {
 			lose(d, NULL, GET);
+		}
+	}
+	if (head)
+		draft_set(d, "check-send", escape(d->f, head));
 }
 
 static void take_redis(struct draft *d)
