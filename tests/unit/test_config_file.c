@@ -733,6 +733,9 @@ TEST(test_check)
 	assert_non_null(strstr(out, "a: sessions "));
 	assert_int_equal(check(MODEST FORWARD "set-up = kernel\nbalance = source\n", out), 0);
 	assert_non_null(strstr(out, "a: sessions begin by sockets: balance = source\n"));
+	assert_int_equal(
+		check(MODEST SERVERS("127.0.0.1:2 max-sessions=3") "set-up = kernel\n", out), 0);
+	assert_non_null(strstr(out, "a: sessions begin by sockets: max-sessions of a server\n"));
 	assert_int_equal(check(MODEST SERVERS("127.0.0.1:2 none.invalid:1"), out), 0);
 	assert_non_null(strstr(rig_err, ": upstream none.invalid:1: "));
 }
