@@ -120,7 +120,12 @@ TEST(test_agent)
 	expect_advice("up 50%\n", up | weight, false, ORDER_READY, 50);
 	expect_advice("drain", order, false, ORDER_DRAIN, 0);
 	expect_advice("0%", weight, false, ORDER_READY, 0);
-	expect_advice("ready,up, 75% maxconn:30\n", order | up | weight, false, ORDER_READY, 75);
+	expect_advice("ready,up, 75% maxconn:30\n", order | up | weight | ADVICE_IGNORED, false,
+		      ORDER_READY, 75);
+	expect_advice("MaxConn:30", ADVICE_IGNORED, false, ORDER_READY, 0);
+	expect_advice("DOWN#disk up\n", up, true, ORDER_READY, 0);
+	expect_advice("Up Stopped", up, true, ORDER_READY, 0);
+	expect_advice("MAINT # down", order, false, ORDER_DOWN, 0);
 	expect_advice("maint\nup\n", order, false, ORDER_DOWN, 0);
 	expect_advice("upper 5 %", 0, false, ORDER_READY, 0);
 	expect_advice("99999999999999999999%", weight, false, ORDER_READY, 10000);

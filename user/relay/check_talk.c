@@ -98,7 +98,9 @@ struct check_advice check_read_advice(const char *line)
 		char *end;
 		unsigned long percent = strtoul(line, &end, 10);
 
-		len = strcspn(line, " \t,\r\n");
+		len = strcspn(line, " \t,\r\n#");
+		if (!strncasecmp(line, "maxconn:", 8))
+			a.said |= ADVICE_IGNORED;
 		if (end > line && *end == '%') {
 			a.said |= ADVICE_WEIGHT;
 			a.percent = (unsigned int)(percent < 10000 ? percent : 10000);
@@ -106,7 +108,7 @@ struct check_advice check_read_advice(const char *line)
 		for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
 			const struct check_advice *w = &words[i].advice;
 
-			if (strlen(words[i].word) != len || strncmp(line, words[i].word, len))
+			if (strlen(words[i].word) != len || strncasecmp(line, words[i].word, len))
 				continue;
 			a.said |= w->said;
 			a.down = w->said == ADVICE_STATE ? w->down : a.down;

@@ -399,7 +399,8 @@ static bool mark_dead(struct servers *ss, uint64_t now_ms)
 				    health_state(&m->server->health, now_ms) <= SERVER_RETURNING);
 	for (const struct member *m = ss->members; m < ss->members + ss->n; m++) {
 		enum server_state state = health_state(&m->server->health, now_ms);
-		bool dead = (ss->conf->on_down && state == SERVER_FAILED) ||
+		bool told = state == SERVER_DOWN && m->server->told_off;
+		bool dead = (ss->conf->on_down && (state == SERVER_FAILED || told)) ||
 			    (ss->conf->on_backup && m->conf->backup && serves);
 
 		more = (!atomic_exchange(&m->server->dead, dead) && dead) || more;
@@ -476,10 +477,30 @@ bool servers_checked(struct servers *ss, struct server *s, int error, const char
 	return changes;
 }
 
+/* The agent of M's server has said A, for the first time: its orders and its share count. */
+static void take_orders(const struct servers *ss, const struct member *m,
+			const struct check_advice *a)
+{
+	struct server *s = m->server;
+
+	if (a->said & ADVICE_ORDER) {
+		s->health.order = a->order;
+		s->told_off = a->order == ORDER_DOWN;
+	}
+	if (a->said & ADVICE_WEIGHT)
+		s->health.told_drain = !a->percent;
+	if (a->said & ADVICE_WEIGHT && a->percent)
+		s->weight = (unsigned int)smaller(larger(m->conf->weight * a->percent / 100, 1),
+						  SERVER_WEIGHT_MAX);
+	if (!a->said)
+		log_limited(LOG_WARNING, "forward %s: server %s: not understood: agent: %s",
+			    forward_name(ss->conf), s->name, s->agent);
+}
+
 bool servers_told(struct servers *ss, struct server *s, const struct check_advice *a,
 		  const char *line, uint64_t now_ms)
 {
-	char why[SERVER_ERROR_LEN];
+	char why[SERVER_ERROR_LEN], said[CHECK_WHY_LEN];
 	enum server_state was;
 	unsigned int weight = 0;
 	struct member *m;
@@ -489,18 +510,15 @@ bool servers_told(struct servers *ss, struct server *s, const struct check_advic
 	was = health_state(&s->health, now_ms);
 	weight = s->weight;
 	m = find_name(ss, s->name);
+	log_escape(line, said, sizeof(said));
 	if (a->said & ADVICE_STATE)
 		s->health.told_down = a->down;
-	if (a->said & ADVICE_ORDER)
-		s->health.order = a->order;
-	if (a->said & ADVICE_WEIGHT)
-		s->health.told_drain = !a->percent;
-	if (a->said & ADVICE_WEIGHT && a->percent && m)
-		s->weight = (unsigned int)smaller(larger(m->conf->weight * a->percent / 100, 1),
-						  SERVER_WEIGHT_MAX);
-	log_escape(line, s->agent, sizeof(s->agent));
-	snprintf(why, sizeof(why), "agent: %.50s", s->agent);
-	if (s->health.told_down) {
+	if (m && strcmp(said, s->agent) != 0) {
+		strcpy(s->agent, said);
+		take_orders(ss, m, a);
+	}
+	snprintf(why, sizeof(why), "agent: %.50s", said);
+	if (a->said & ADVICE_STATE && a->down) {
 		strcpy(s->error, why);
 		s->error_ms = now_ms;
 	}
@@ -676,6 +694,9 @@ struct server *servers_order(struct servers *ss, const char *name, const enum se
 		s = server_get(m->server);
 		s->health.order = order ? *order : s->health.order;
 		s->weight = weight ? *weight : s->weight;
+		s->told_off = s->told_off && !order;
+		/* the operator's order stands in place of the agent's "0%" */
+		s->health.told_drain = s->health.told_drain && !order && !weight;
 		mark_dead(ss, clock_ms());
 	}
 	pthread_mutex_unlock(ss->lock);
@@ -709,6 +730,7 @@ struct server_record {
 	uint64_t error_ms;
 	struct health health;
 	uint32_t weight;
+	char agent[CHECK_WHY_LEN];
 };
 
 void servers_hand_over(struct servers *ss, uint32_t of, struct bundle *b)
@@ -725,6 +747,7 @@ void servers_hand_over(struct servers *ss, uint32_t of, struct bundle *b)
 		r.error_ms = s->error_ms;
 		r.health = s->health;
 		r.weight = s->weight;
+		memcpy(r.agent, s->agent, sizeof(r.agent));
 		bundle_put(b, &(struct record){ .kind = HANDED_SERVER,
 						.of = of,
 						.at = (uint8_t *)&r,
@@ -740,6 +763,7 @@ void servers_take_over(struct servers *ss, const struct record *from)
 
 	record_read(from, &r, sizeof(r));
 	r.name[SERVER_NAME_LEN - 1] = r.error[SERVER_ERROR_LEN - 1] = '\0';
+	r.agent[CHECK_WHY_LEN - 1] = '\0';
 	pthread_mutex_lock(ss->lock);
 	servers_refresh(ss);
 	m = find_name(ss, r.name);
@@ -748,6 +772,7 @@ void servers_take_over(struct servers *ss, const struct record *from)
 		m->server->weight = (unsigned int)smaller(r.weight, SERVER_WEIGHT_MAX);
 		m->server->error_ms = r.error_ms;
 		memcpy(m->server->error, r.error, sizeof(r.error));
+		memcpy(m->server->agent, r.agent, sizeof(r.agent));
 	}
 	pthread_mutex_unlock(ss->lock);
 }
