@@ -289,6 +289,36 @@ TEST(test_all_mistakes)
 	assert_string_equal(at, "");
 }
 
+/* Listeners are compared whatever else is wrong, and as far as all of their lines are right. */
+TEST(test_overlap_and_mistakes)
+{
+	static const struct rig_mistake said[] = {
+		{ 3, "frob: unknown key", "" },
+		{ 15, "[forward a]: the name is taken", "" },
+		{ 6, "listen: \"127.0.0.1:3\": one listener has one protocol", "" },
+		{ 14, "keepalive: ", "" },
+		{ 12, "listen: \"127.0.0.1:1\": takes the same connections as the earlier", "" },
+	};
+	char want[512], *at = rig_err;
+
+	rig_write(
+		"[forward a]\nlisten = 127.0.0.1:1\nfrob = 1\n"
+		"[forward b]\nlisten = 127.0.0.1:2/udp\nlisten = 127.0.0.1:3\n" /* two protocols */
+		"upstream = 10.0.0.1:1\n"
+		"[forward c]\nlisten = 127.0.0.1:3/udp\nupstream = 10.0.0.1:1\n"
+		"[forward d]\nlisten = 127.0.0.1:1\nupstream = 127.0.0.1:1\nkeepalive = 1y\n"
+		"[forward a]\nlisten = 127.0.0.1:4\nupstream = 127.0.0.1:4\n");
+	assert_int_equal(rig_parse(false, NULL), -EINVAL);
+	for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+		snprintf(want, sizeof(want), "culvert: %s:%u: %s", rig_path, said[i].line,
+			 said[i].complaint);
+		if (strncmp(at, want, strlen(want)) != 0)
+			fail_msg("\"%s\"\ninstead of \"%s\"", at, want);
+		at += strcspn(at, "\n") + 1;
+	}
+	assert_string_equal(at, "");
+}
+
 /* As many of them as have room, as of a reload. */
 TEST(test_kept_mistakes)
 {
