@@ -231,6 +231,22 @@ static void take_key(struct config_reader *r, enum option_scope scope, char *lin
 		r->forward->mistaken |= r->mistaken;
 }
 
+/* Complain about forwards without a listener or an upstream. */
+static void find_missing(struct config_reader *r)
+{
+	for (size_t i = 0; i < r->c->n_forwards; i++) {
+		const struct forward_conf *fc = &r->c->forwards[i];
+		bool listens = option_line(&fc->said, "listen");
+
+		if (fc->mistaken || (fc->sni && option_line(&fc->said, "upstream")))
+			continue;
+		if ((!listens && !fc->sni) || (!fc->hellos && !option_line(&fc->said, "upstream")))
+			config_mistake_at(r, fc->place, "[%s %s]: %s is missing",
+					  fc->sni ? "sni" : "forward", fc->name,
+					  listens || fc->sni ? "upstream" : "listen");
+	}
+}
+
 void config_read_sections(struct config_reader *r)
 {
 	enum option_scope scope = 0;
@@ -259,17 +275,7 @@ void config_read_sections(struct config_reader *r)
 			take_key(r, scope, line, indented);
 		r->astray |= !scope && r->mistaken;
 	}
-	for (size_t i = 0; i < r->c->n_forwards; i++) {
-		const struct forward_conf *fc = &r->c->forwards[i];
-		bool listens = option_line(&fc->said, "listen");
-
-		if (fc->mistaken || (fc->sni && option_line(&fc->said, "upstream")))
-			continue;
-		if ((!listens && !fc->sni) || (!fc->hellos && !option_line(&fc->said, "upstream")))
-			config_mistake_at(r, fc->place, "[%s %s]: %s is missing",
-					  fc->sni ? "sni" : "forward", fc->name,
-					  listens || fc->sni ? "upstream" : "listen");
-	}
+	find_missing(r);
 }
 
 /* --- the file --- */
