@@ -193,6 +193,10 @@ static int daemon_take_over(struct daemon *d)
 		return 0;
 	}
 	log_error("take-over: grafted sessions are left alone: %s", d->err);
+	d->probe.of[ENGINE_GRAFT] = (struct probe_finding){ false,
+							    "it could not begin: see the log" };
+	netlink_watch_close(&d->routes);
+	d->service.sockets = NULL;
 	d->shared.grafts = NULL;
 	d->shared.syn = NULL;
 	d->actions.standby = NULL;
