@@ -204,7 +204,7 @@ struct syn_stock *session_syn_listen(const struct shared *shared, struct forward
 
 void session_syn_leave(const struct shared *shared, struct syn_stock *k)
 {
-	if (!k)
+	if (!k || !shared->syn) /* daemon_take_over() may have given the stocks up */
 		return;
 	pthread_mutex_lock(&k->lock);
 	if (!--k->listeners) {
