@@ -30,6 +30,31 @@ static void queue_wake_first(struct server_queue *q)
 	loop_wake(w->to->loop);
 }
 
+static bool is_before(const struct waiter *a, const struct waiter *b)
+{
+	return a->since_ms != b->since_ms ? a->since_ms < b->since_ms : a->id < b->id;
+}
+
+/*
+ * Put W into its place, which is mostly the last one.  Sessions of another daemon come in the order
+ * of its workers, forwards or backwards: the place is near that of the one before.  With the lock.
+ */
+static void queue_insert(struct server_queue *q, struct waiter *w)
+{
+	struct waiter *at = q->last ?: TAILQ_LAST(&q->waiters, waiter_list), *next;
+
+	while (at && is_before(w, at))
+		at = TAILQ_PREV(at, waiter_list, in_queue);
+	next = at ? TAILQ_NEXT(at, in_queue) : TAILQ_FIRST(&q->waiters);
+	while (next && !is_before(w, next))
+		next = TAILQ_NEXT(next, in_queue);
+	if (next)
+		TAILQ_INSERT_BEFORE(next, w, in_queue);
+	else
+		TAILQ_INSERT_TAIL(&q->waiters, w, in_queue);
+	q->last = w;
+}
+
 bool queue_wait(struct server_queue *q, struct waiter *w, unsigned int most)
 {
 	bool room;
@@ -37,7 +62,7 @@ bool queue_wait(struct server_queue *q, struct waiter *w, unsigned int most)
 	pthread_mutex_lock(&queue_lock);
 	room = atomic_load(&q->n) < most;
 	if (room) {
-		TAILQ_INSERT_TAIL(&q->waiters, w, in_queue);
+		queue_insert(q, w);
 		atomic_fetch_add(&q->n, 1);
 	}
 	pthread_mutex_unlock(&queue_lock);
@@ -52,6 +77,8 @@ void queue_leave(struct server_queue *q, struct waiter *w)
 	first = TAILQ_FIRST(&q->waiters) == w;
 	TAILQ_REMOVE(&q->waiters, w, in_queue);
 	atomic_fetch_sub(&q->n, 1);
+	if (q->last == w)
+		q->last = NULL;
 	if (w->woken)
 		TAILQ_REMOVE(&w->to->list, w, in_woken);
 	if (first)

@@ -19,8 +19,10 @@ struct woken;
 struct waiter {
 	TAILQ_ENTRY(waiter) in_queue, in_woken;
 	struct session *session;
-	struct woken *to; /* of the session's worker */
-	uint64_t due_ms;  /* when the session gives up */
+	struct woken *to;  /* of the session's worker */
+	uint64_t since_ms; /* when its wait began */
+	uint64_t id;       /* of the session; orders those of one millisecond */
+	uint64_t due_ms;   /* when the session gives up */
 	bool woken;
 };
 
@@ -35,13 +37,14 @@ struct woken {
 
 /* Of all forwards of one name: who waits goes on with the forward that replaces its own. */
 struct server_queue {
-	struct waiter_list waiters;
-	_Atomic unsigned int n; /* written with the lock */
+	struct waiter_list waiters; /* by since_ms and id */
+	struct waiter *last;        /* that has begun to wait; NULL: it has left */
+	_Atomic unsigned int n;     /* written with the lock */
 };
 
 void queue_init(struct server_queue *q);
 void woken_init(struct woken *w, struct loop *loop);
-/* W waits from now on, behind all others.  False: MOST wait already. */
+/* W waits from now on, behind those whose wait began before.  False: MOST wait already. */
 bool queue_wait(struct server_queue *q, struct waiter *w, unsigned int most);
 /* W waits no more.  If it was the first one, the next is woken. */
 void queue_leave(struct server_queue *q, struct waiter *w);

@@ -26,6 +26,7 @@
 #include "relay/session_connect.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -228,8 +229,8 @@ static void follow_forward(struct session *s)
 	c->due_ms = s->worker->loop.now_ms + s->forward->conf->connect_timeout_ms;
 }
 
-/* S waits for a place from now on.  -ENOSPC: too many wait. */
-static int wait_for_place(struct session *s)
+/* S waits for a place, since SINCE_MS.  -ENOSPC: MOST wait already. */
+static int wait_for_place(struct session *s, uint64_t since_ms, unsigned int most)
 {
 	struct connecting *c = s->connecting;
 
@@ -238,9 +239,10 @@ static int wait_for_place(struct session *s)
 		return -ENOSPC;
 	*c->waiter = (struct waiter){ .session = s,
 				      .to = &s->worker->woken,
-				      .due_ms = s->worker->loop.now_ms +
-						s->forward->conf->queue_timeout_ms };
-	if (queue_wait(&s->forward->totals->queue, c->waiter, s->forward->conf->queue))
+				      .since_ms = since_ms,
+				      .id = s->id,
+				      .due_ms = since_ms + s->forward->conf->queue_timeout_ms };
+	if (queue_wait(&s->forward->totals->queue, c->waiter, most))
 		return 0;
 	free(c->waiter);
 	c->waiter = NULL;
@@ -285,7 +287,7 @@ static int choose_server(struct session *s)
 	n = n ?: pick_server(s, &server, &list);
 	if (n == -EBUSY && !c->waiter) {
 		follow_forward(s);
-		n = wait_for_place(s);
+		n = wait_for_place(s, now, s->forward->conf->queue);
 		/* a place that became free before S waited has woken nobody */
 		n = n ?: pick_server(s, &server, &list);
 	}
@@ -478,6 +480,21 @@ bool session_connect_begin(struct session *s, void (*on_rival)(struct source *, 
 	s->connecting->due_ms = s->worker->loop.now_ms + s->forward->conf->connect_timeout_ms;
 	s->connecting->began_ns = clock_ns();
 	return true;
+}
+
+uint64_t session_connect_waits(const struct session *s)
+{
+	bool waits = s->state == SESSION_CONNECTING && s->connecting && s->connecting->waiter;
+
+	return waits ? s->connecting->waiter->since_ms : 0;
+}
+
+void session_connect_wait(struct session *s, uint64_t since_ms)
+{
+	uint64_t now = s->worker->loop.now_ms;
+
+	/* the limit was applied when it began to wait */
+	wait_for_place(s, smaller(since_ms, now), UINT_MAX);
 }
 
 /* s->connecting is freed after the batch, whose events may still point to its sources. */
