@@ -16,6 +16,7 @@ import os
 import random
 import re
 import resource
+import select
 import socket
 import struct
 import subprocess
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.needs("ip", "nft", packages="demo")
 ENGINES = "copy", "splice", "sockmap", "auto"
 BENCH = os.path.join(TOP, "build/culvert-bench")
 SINK, ECHO, DEAF, PARTS, BLOCKED = range(7600, 7605)
-LISTEN, DATAGRAMS, TALK, HELD, PARTED, CONNECTS, TOLD, NAMED, SLOW, GONE, ORDERS = range(9600, 9611)
+LISTEN, DATAGRAMS, TALK, HELD, PARTED, CONNECTS, TOLD, NAMED, SLOW, GONE, ORDERS, PLACES, PATIENCE = range(9600, 9613)
 ADDRESS, UDP_ADDRESS = f"{RELAY}:{LISTEN}", f"{RELAY}:{DATAGRAMS}"
 ROUNDS = 8
 PATTERN = random.Random(7).randbytes(1 << 20)
@@ -52,6 +53,14 @@ upstream = {SERVER}:{ECHO}
 [forward orders]
 listen = {RELAY}:{ORDERS}
 upstream = {SERVER}:{ECHO} {SERVER}:{DEAF}
+[forward places]
+listen = {RELAY}:{PLACES}
+upstream = {SERVER}:{ECHO} max-sessions=1
+queue-timeout = 60
+[forward patience]
+listen = {RELAY}:{PATIENCE}
+upstream = {SERVER}:{ECHO} max-sessions=1
+queue-timeout = 8
 [forward held]
 listen = {RELAY}:{HELD}
 upstream = {SERVER}:{DEAF}
@@ -372,8 +381,41 @@ def ordered(trial):
     expect_echo(sock, b"after")
 
 
+def waiting(trial):
+    """They have places in the order of before, and wait no longer than they would have."""
+    def count():
+        return sum(f["waiting"] for f in trial.daemon.ask("forwards")["forwards"])
+
+    def wait_long():
+        with pytest.raises(ConnectionResetError):
+            late.recv(1)
+        waited.append(time.monotonic() - begin)
+
+    has, served, waited = trial.connect(PATIENCE), trial.connect(PLACES), []
+    for sock in has, served:
+        expect_echo(sock, b"before")
+    begin, late = time.monotonic(), trial.connect(PATIENCE)
+    late.settimeout(60)
+    waiter = threading.Thread(target=wait_long)
+    waiter.start()
+    socks = []
+    for n in range(12):
+        wait_until(lambda n=n: count() == n + 1, "one more to wait")
+        socks.append(trial.connect(PLACES, b"."))
+    time.sleep(max(0, begin + 3 - time.monotonic()))  # of the time-out
+    yield
+    for n, sock in enumerate(socks):
+        served.close()
+        ready = select.select(socks[n:], [], [], 20)[0]
+        expect(ready == [sock], f"number {n} is passed by {[socks.index(one) for one in ready]}")
+        served = sock
+    waiter.join()
+    expect(7.9 < waited[0] < 10.5, f"one has waited for {waited[0]} s")
+    expect_echo(has, b"after")
+
+
 HALF = (half_header, whole_header, half_hello, connecting, parting, held, half_closed, limited, by_unix,
-        ordered)
+        ordered, waiting)
 
 
 @pytest.mark.quick

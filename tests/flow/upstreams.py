@@ -360,10 +360,56 @@ def test_places(trial):
     late = trial.start_clients("100", 2)
     wait_until(lambda: trial.daemon.ask("forwards")["forwards"][0]["waiting"] == 2, "two to wait")
     trial.reload(f"{A} max-sessions=9 {B}", "queue = 2")
-    expect(trial.shares(2)[7101] == 1, "a reload that gives places does not help new clients")
-    trial.finish_clients(kept)
     did = trial.finish_clients(late)
     expect(not did["lost"] and sum(did["servers"].values()) == 2, f"who has waited is not served: {did}")
+    expect(trial.shares(2)[7101] == 1, "a reload that gives places does not help new clients")
+    trial.finish_clients(kept)
+
+
+@pytest.mark.engines("kernel")
+@pytest.mark.parametrize("how", ["added", "raised", "reload", "removed"])
+def test_change_brings_places(trial, how):
+    """Two places for three that wait: the first two have them, and later clients none."""
+    trial.begin(f"{A} max-sessions=1 {B} max-sessions=1", "queue = 9", "queue-timeout = 60")
+    kept, socks = trial.start_clients("keep", 2), []
+
+    def waiting():
+        return sum(f["waiting"] for f in trial.daemon.ask("forwards")["forwards"])
+
+    def connect():
+        with trial.lab.inside("client"):
+            socks.append(socket.create_connection((RELAY, LISTEN)))
+        socks[-1].settimeout(20)
+
+    wait_until(lambda: trial.server(7101)["live"] == 1 and trial.server(7102)["live"] == 1, "full servers")
+    for n in range(3):
+        connect()
+        wait_until(lambda n=n: waiting() == n + 1, "one more to wait")
+    if how == "removed":  # who waits for its servers goes on
+        path = trial.write_config(A)
+        with open(path, encoding="ascii") as file:
+            text = file.read()
+        trial.lab.write("culvert.conf", text.replace("forward web", "forward other"))
+        trial.daemon.reload()
+        expect(waiting() == 3, "they do not wait for the servers of a forward that is removed")
+        trial.finish_clients(kept)
+    elif how == "reload":
+        trial.reload(f"{A} max-sessions=3 {B} max-sessions=1", "queue = 9", "queue-timeout = 60")
+    else:
+        words = (C, "add", "max-sessions=2") if how == "added" else (A, "add", "max-sessions=3")
+        trial.daemon.command("upstream", "web", *words)
+    if how != "removed":
+        connect()
+    for sock in socks[:2]:
+        expect(sock.recv(5)[:3] == b"710", "who waits gets no place")
+    wait_until(lambda: waiting() == len(socks) - 2, "the others to wait")
+    for n, sock in enumerate(socks[2:]):  # each in its turn
+        socks[n].close()
+        expect(sock.recv(5)[:3] == b"710", "a place is lost")
+    for sock in socks[-2:]:
+        sock.close()
+    if how != "removed":
+        trial.finish_clients(kept)
 
 
 @pytest.mark.engines("kernel")

@@ -29,7 +29,7 @@ void server_put(struct server *s)
 
 void server_leave(struct server *s)
 {
-	struct queue_group *q = s->queues;
+	struct server_queue *q = s->queue;
 
 	atomic_fetch_sub(&s->live, 1); /* before the look at the queue */
 	server_put(s);
@@ -66,7 +66,7 @@ static int add_member(struct servers *ss, const struct servers *before, size_t i
 		return -ENOMEM;
 	if (!known) {
 		snprintf(s->name, sizeof(s->name), "%s", name);
-		s->queues = ss->queue ? ss->queue->group : NULL;
+		s->queue = ss->queue;
 	}
 	ss->members[ss->n++] = (struct member){
 		.server = server_get(s),
@@ -336,7 +336,8 @@ int servers_pick(struct servers *ss, const union client_addr *client, struct ser
 		 struct server **ret, struct addr_list **ret_list)
 {
 	struct candidate c[SERVERS_IN_USE_MAX];
-	bool first = queue_is_first(ss->queue, waiter), full;
+	/* of UDP none waits: TCP's sessions of a forward that was TCP may */
+	bool first = ss->conf->listen.udp || queue_is_first(ss->queue, waiter), full;
 	struct member *best;
 	size_t found, at;
 	int r;
@@ -473,7 +474,7 @@ bool servers_checked(struct servers *ss, struct server *s, int error, const char
 	changes = mark_dead(ss, now_ms) || health_state(&s->health, now_ms) != was;
 	pthread_mutex_unlock(ss->lock);
 	if (changes)
-		queue_wake(ss->queue ? ss->queue->group : NULL);
+		queue_wake(ss->queue);
 	return changes;
 }
 
@@ -527,7 +528,7 @@ bool servers_told(struct servers *ss, struct server *s, const struct check_advic
 		  s->weight != weight;
 	pthread_mutex_unlock(ss->lock);
 	if (changes)
-		queue_wake(ss->queue ? ss->queue->group : NULL);
+		queue_wake(ss->queue);
 	return changes;
 }
 
@@ -700,7 +701,7 @@ struct server *servers_order(struct servers *ss, const char *name, const enum se
 		mark_dead(ss, clock_ms());
 	}
 	pthread_mutex_unlock(ss->lock);
-	queue_wake(ss->queue ? ss->queue->group : NULL);
+	queue_wake(ss->queue);
 	return s;
 }
 

@@ -49,7 +49,7 @@ struct server {
 	_Atomic uint16_t takes_mss; /* its own MSS; 0: clients need no smaller one than usual */
 	_Atomic uint8_t lacks;      /* enum shaped: options that it does not have */
 	_Atomic uint64_t seen_ms;
-	struct queue_group *queues; /* for a place here */
+	struct server_queue *queue; /* for a place here, or at others of its forward */
 	char name[SERVER_NAME_LEN];
 
 	/* with the lock of struct servers */
