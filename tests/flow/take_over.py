@@ -480,16 +480,98 @@ def start_next(trial, *options, files=None):
                            *trial.daemon.call("--take-over", trial.daemon.control, *options))
 
 
-@pytest.mark.parametrize("fault", ("bad option", "descriptors"))
+@pytest.mark.parametrize("fault", ("bad option", "descriptors", "address"))
 def test_all_or_nothing(trial, fault):
-    """The daemon of before goes on as if nothing had been."""
+    """The daemon of before goes on as if nothing had been; a third one can take over."""
     load = trial.bench("rr", "--connect", ADDRESS, "--connections", "20", seconds=3)
+    if fault == "address":
+        with trial.lab.inside("relay"):
+            busy = socket.create_server((RELAY, GONE))
+        with open(trial.config, "a", encoding="utf-8") as file:
+            file.write(GOING)
     other = start_next(trial, *(["--idle-timeout", "x"] if fault == "bad option" else []),
                        files=40 if fault == "descriptors" else None)
     other.wait(20)
     trial.lab.stop(other)
     expect(other.returncode and trial.daemon.process.poll() is None, "it has taken over")
+    if fault == "address":
+        busy.close()
+    trial.take_over()
     expect_faultless(trial.lab, load, 60)
+
+
+@pytest.mark.quick
+def test_two_at_once(trial):
+    """One of two takes over; or one takes the other one over. A third one does, then."""
+    load = trial.bench("rr", "--connect", ADDRESS, "--connections", "20", seconds=8)
+    sock = trial.connect(TALK)
+    for pause in 0, 0, 0.02, 0.1:
+        first = trial.daemon.process
+        others = [start_next(trial)]
+        time.sleep(pause)
+        others.append(start_next(trial))
+        wait_until(lambda ps=(first, *others): sum(p.poll() is None for p in ps) == 1,
+                   "one daemon to be left", 30)
+        last = next(p for p in others if p.poll() is None)
+        loser = next(p for p in others if p is not last)
+        with open(loser.log, encoding="utf-8") as file:
+            text = file.read()
+        expect(first.returncode == 0 and bool(loser.returncode) == ("culvert: ready" not in text),
+               f"{first.returncode}, {loser.returncode}: {text}")
+        for process in first, loser:
+            trial.lab.stop(process)
+        trial.daemon.process = last
+        expect_echo(sock, b"on")
+        expect({trial.daemon.ask("status")["pid"] for _ in range(8)} == {last.pid}, "who answers?")
+        trial.take_over()
+        trial.lab.finish(trial.before.pop(), 20)
+        expect_echo(sock, b"after")
+    expect_faultless(trial.lab, load, 60)
+
+
+def pass_bundle(sock, records=b""):
+    """See user/base/bundle.c."""
+    fd = os.memfd_create("bundle")
+    os.write(fd, records)
+    socket.send_fds(sock, [struct.pack("=QQQ", 0, len(records), 1)], [fd])
+    os.close(fd)
+
+
+def get_bundle(sock):
+    fds, n_fds = [], 1
+    while len(fds) < n_fds:
+        data, more, _, _ = socket.recv_fds(sock, 24, 253)
+        at, n, n_fds = struct.unpack("=QQQ", data)
+        fds += more
+    records = os.pread(fds[0], n, at)
+    for fd in fds:
+        os.close(fd)
+    return records
+
+
+def test_refused(trial):
+    """A daemon hands itself over to one at a time, and says so if it goes on."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(trial.daemon.control)
+        sock.sendall(b'{"command":"hand-over"}\n')
+        line = b""
+        while not line.endswith(b"\n"):
+            line += sock.recv(1)
+        expect(json.loads(line)["pid"] == trial.daemon.process.pid, f"{line}")
+        get_bundle(sock)
+        other = start_next(trial)
+        other.wait(20)
+        with open(other.log, encoding="utf-8") as file:
+            expect(other.returncode == 1 and "another take-over is under way" in file.read(),
+                   f"{other.returncode}")
+        trial.lab.stop(other)
+        with open(trial.config, "a", encoding="utf-8") as file:
+            file.write(GOING)
+        trial.daemon.reload()
+        pass_bundle(sock)
+        expect(b"the configuration has changed" in get_bundle(sock), "another word")
+        expect(not sock.recv(1), "no end")
+    trial.take_over()
 
 
 def test_killed(trial, request):

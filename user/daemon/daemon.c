@@ -228,8 +228,10 @@ static int daemon_begin(struct daemon *d)
 			return EXIT_CODE_UNSUPPORTED;
 		r = threads_start(ts);
 	}
-	take_over_end(d->take_over, d->shared.grafts);
-	d->take_over = NULL;
+	if (!take_over_lacks(d->take_over)) {
+		take_over_end(d->take_over, d->shared.grafts);
+		d->take_over = NULL;
+	}
 	if (!r && d->shared.session_log)
 		r = session_log_start(d->shared.session_log);
 	r = r ?: service_start(&d->service);
