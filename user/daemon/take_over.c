@@ -375,7 +375,7 @@ void take_over_grafts(struct take_over *t, struct graft_table *gs)
 		struct grafted h;
 		const char *why;
 
-		if (r.kind != HANDED_GRAFT || r.of == pins ||
+		if (r.kind != HANDED_GRAFT || (pins && r.of == pins) ||
 		    record_unpack(r.at, r.size, clock_ns(), &g, &why) <= 0 || g.kind != RECORD_TCP)
 			continue;
 		if (take_graft(gs, &g, end_ms, &at)) {
