@@ -345,25 +345,9 @@ bool take_over_lacks(const struct take_over *t)
 	return t && !t->stored && !t->taken;
 }
 
-#define SOCKETS_MS 1000 /* for the sockets of the other daemon, which are closed, to be gone */
-
-/* The session of G has no sockets any more, as soon as the kernel has freed them.  -errno. */
-static int take_graft(struct graft_table *gs, struct graft_record *g, uint64_t end_ms,
-		      uint32_t *ret_at)
-{
-	int e;
-
-	do {
-		*ret_at = NO_SLOT;
-		e = grafted_import(gs, g, ret_at);
-	} while (e == -EADDRINUSE && clock_ms() < end_ms && poll(NULL, 0, 1) <= 0);
-	return e;
-}
-
 void take_over_grafts(struct take_over *t, struct graft_table *gs)
 {
 	uint32_t pins = (uint32_t)graft_table_pins(gs);
-	uint64_t end_ms = clock_ms() + SOCKETS_MS;
 	unsigned int n = 0;
 	struct record r;
 
@@ -371,14 +355,14 @@ void take_over_grafts(struct take_over *t, struct graft_table *gs)
 	t->bundle.fds_at = 1;
 	while (bundle_get(&t->bundle, &r)) {
 		struct graft_record g;
-		uint32_t at;
+		uint32_t at = NO_SLOT;
 		struct grafted h;
 		const char *why;
 
 		if (r.kind != HANDED_GRAFT || (pins && r.of == pins) ||
 		    record_unpack(r.at, r.size, clock_ns(), &g, &why) <= 0 || g.kind != RECORD_TCP)
 			continue;
-		if (take_graft(gs, &g, end_ms, &at)) {
+		if (grafted_import(gs, &g, &at)) {
 			t->refused++;
 			continue;
 		}
