@@ -234,6 +234,10 @@ static struct json_object *stream_command(struct round *r)
 	if (!r->actions->standby && (id == COMMAND_EXPORT || id == COMMAND_IMPORT))
 		return request_error_json(ERROR_UNSUPPORTED, "nothing is grafted here: %s",
 					  probe_hindrance(r->shared->probe, ENGINE_GRAFT) ?: "");
+	if ((id == COMMAND_EXPORT || id == COMMAND_IMPORT) && !standby_has_room(r->actions->standby))
+		return request_error_json(ERROR_FAILED,
+					  "%d exports and imports run already, which is the most",
+					  STREAMS_MAX);
 	json_add_text(r->answer, "stream", r->req->command->name);
 	return NULL;
 }

@@ -229,9 +229,10 @@ static int daemon_begin(struct daemon *d)
 		r = session_log_start(d->shared.session_log);
 	r = r ?: service_start(&d->service);
 	if (!r && d->control)
-		r = control_start(d->control, actions_run, actions_stream, &d->actions);
+		r = control_start(d->control, actions_run, actions_stream,
+				  d->actions.standby ? STREAMS_MAX : 0, &d->actions);
 	if (!r && d->metrics)
-		r = control_serve(d->metrics, metrics_serve, &d->actions);
+		r = control_serve(d->metrics, metrics_serve, 0, &d->actions);
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads: %s%s",
 				   strerror(-r), error_hint(HINT_RESOURCES, -r));

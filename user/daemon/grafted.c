@@ -109,7 +109,7 @@ void grafted_record(const struct grafted *h, struct graft_record *ret)
 
 int grafted_import(struct graft_table *gs, struct graft_record *r, uint32_t *at)
 {
-	bool udp = r->kind == RECORD_UDP, is_new = *at == NO_SLOT;
+	bool udp = record_is_udp(r), is_new = *at == NO_SLOT;
 	uint32_t slot;
 	struct grafted h;
 	int e = udp ? udp_graft_import(graft_table_udp(gs), &r->flow, &slot) :

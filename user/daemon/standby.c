@@ -259,11 +259,23 @@ struct json_object *standby_json(struct standby *sb)
 		json_add_int(one, "heard_ms", now - last);
 		json_add_int(one, "records", s->records);
 		json_add_bool(one, "same_ports", s->same_ports);
+		json_add_text(one, "lacks", s->lacks);
 		json_append(list, one);
 	}
 	pthread_mutex_unlock(&sb->lock);
 	json_add(o, "streams", list);
 	return o;
+}
+
+bool standby_has_room(struct standby *sb)
+{
+	bool room = false;
+
+	pthread_mutex_lock(&sb->lock);
+	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
+		room = room || !s->known;
+	pthread_mutex_unlock(&sb->lock);
+	return room;
 }
 
 /* --- opening --- */

@@ -7,6 +7,7 @@
 
 #include "daemon/service.h"
 #include "daemon/standby_addresses.h"
+#include "datapath/graft/standby_record.h"
 
 /*
  * A pair of relays: each exports its grafted sessions to the peer (standby_record.h), so that
@@ -16,7 +17,7 @@
 struct control;
 struct standby;
 
-#define STREAMS_MAX 4
+#define STREAMS_MAX 64 /* two for each other relay, as a rule */
 
 /* The state of a place as an export has sent it last. */
 struct exported {
@@ -31,9 +32,10 @@ struct stream {
 	char name[64]; /* of an import */
 	uint32_t tag;  /* of an import: graft_tag() of its name, made odd */
 	_Atomic uint64_t records;
-	_Atomic uint64_t last_ms;   /* of the last record that came, or was taken */
-	_Atomic uint64_t synced_ms; /* 0: the stream is not in sync */
-	_Atomic bool same_ports;    /* of an import: local ports of both relays overlap */
+	_Atomic uint64_t last_ms;    /* of the last record that came, or was taken */
+	_Atomic uint64_t synced_ms;  /* 0: the stream is not in sync */
+	_Atomic bool same_ports;     /* of an import: local ports of both relays overlap */
+	char lacks[RECORD_NAME_MAX]; /* of an import: a forward of the peer that is not here; "" */
 
 	/* of the stream's own thread */
 	struct standby *sb;
@@ -41,6 +43,7 @@ struct stream {
 	int fd;
 	uint64_t *known;           /* a bit for each place of grafted.h: exported, or imported */
 	struct exported *exported; /* of an export, by place; keys: by imports, too */
+	unsigned int changes;      /* of the configuration, that an export has told */
 	uint64_t after_ns, now_ns; /* of an export: least age of a session; time of the look */
 	size_t len;                /* of the bytes in the buffer */
 	uint8_t buffer[65536];
@@ -77,6 +80,9 @@ void standby_news(struct standby *sb);
  * the thread that reloads.
  */
 void standby_begin_looks(void *arg);
+
+/* May another export or import begin? */
+bool standby_has_room(struct standby *sb);
 
 /* The number of imported sessions that wait for their addresses.  By any thread. */
 unsigned int standby_held(const struct standby *sb);

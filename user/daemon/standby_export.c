@@ -8,6 +8,8 @@
  */
 #include "daemon/standby_stream.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/bits.h"
@@ -43,6 +45,53 @@ static bool export_put(struct stream *s, struct graft_record *r)
 	return true;
 }
 
+struct exported_forward {
+	uint32_t tag;
+	bool udp;
+	char name[RECORD_NAME_MAX];
+};
+
+/* Copy the active forwards to *RET, which the caller frees.  Returns how many there are. */
+static size_t export_list_forwards(struct stream *s, struct exported_forward **ret)
+{
+	struct service *sv = s->sb->service;
+	const struct forward *f;
+	size_t n = 0;
+
+	pthread_mutex_lock(&sv->forwards.lock);
+	s->changes = sv->changes;
+	TAILQ_FOREACH(f, &sv->forwards.list, in_forwards)
+		n++;
+	*ret = calloc(n, sizeof(**ret)); /* without memory nothing is told */
+	n = 0;
+	TAILQ_FOREACH(f, &sv->forwards.list, in_forwards) {
+		if (!*ret || f->state != FORWARD_ACTIVE || !forward_grafts(f))
+			continue;
+		(*ret)[n] = (struct exported_forward){ f->tag, f->conf->listen.udp, "" };
+		snprintf((*ret)[n++].name, RECORD_NAME_MAX, "%.63s", forward_name(f->conf));
+	}
+	pthread_mutex_unlock(&sv->forwards.lock);
+	return n;
+}
+
+/* The peer says at once of which forwards it will refuse sessions. */
+static bool export_forwards(struct stream *s)
+{
+	struct exported_forward *list;
+	size_t n = export_list_forwards(s, &list);
+	bool ok = true;
+
+	for (size_t i = 0; ok && i < n; i++) {
+		struct graft_record r = { .kind = RECORD_FORWARD, .udp = list[i].udp };
+
+		r.forward.tag = list[i].tag;
+		memcpy(r.forward.name, list[i].name, RECORD_NAME_MAX);
+		ok = export_put(s, &r);
+	}
+	free(list);
+	return ok;
+}
+
 /* --- keys: a place is exported anew if its key changes --- */
 
 #define KEY_NONE 0U /* the place is not exported */
@@ -53,6 +102,7 @@ static bool export_put(struct stream *s, struct graft_record *r)
  * end.
  */
 #define KEY_OWNED 1U
+#define KEY_TOLD 2U /* STANDBY, and another relay tells of it: nothing is sent */
 
 /*
  * An export may not have looked since this relay owned the session of AT.  KEY_OWNED would make
@@ -96,6 +146,15 @@ static uint32_t export_key_flow(const struct stream *s, const struct grafted *h)
 }
 
 /*
+ * Split horizon: the relay of the session tells all others itself.  Else each relay would tell what it
+ * was told, and relays could tell each other of a session after its end.
+ */
+static bool export_is_told(const struct grafted *h)
+{
+	return h->head->source && h->head->alone_ms == ALONE_NEVER;
+}
+
+/*
  * KEY_NONE: the session ends, is younger than after_ns, or is a flow of UDP that its sockets alone
  * carry and no other relay knows.
  */
@@ -103,7 +162,8 @@ static uint32_t export_key(const struct stream *s, const struct grafted *h)
 {
 	if (h->state == GRAFTED_STANDBY)
 		return h->head->alone_ms == ALONE_EXPIRED ? KEY_NONE :
-							    (s->sb->addresses.moves + 1) << 1;
+		       export_is_told(h)                  ? KEY_TOLD :
+							    (s->sb->addresses.moves + 1) << 2;
 	if (h->state == GRAFTED_NOTHING || h->head->mirrored == GRAFT_OVER)
 		return KEY_NONE;
 	return h->udp ? export_key_flow(s, h) : export_key_session(s, h);
@@ -157,9 +217,11 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	}
 	*now = (struct exported){ .key = key, .client = h.leg[0]->tuple };
 	bit_set(s->known, at, key != KEY_NONE);
-	if (was.key != KEY_NONE &&
+	if (was.key != KEY_NONE && was.key != KEY_TOLD &&
 	    (key == KEY_NONE || memcmp(&now->client, &was.client, sizeof(was.client)) != 0))
 		export_end(&h, &was, key, ret_end);
+	if (key == KEY_TOLD)
+		return;
 	if (key != KEY_NONE && h.state == GRAFTED_STANDBY && !grafted_is_here(&h)) {
 		*ret = (struct graft_record){ .kind = RECORD_LEFT,
 					      .udp = h.udp,
@@ -167,6 +229,8 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	} else if (key != KEY_NONE) {
 		h.head->mirrored = GRAFT_TOLD;
 		grafted_record(&h, ret);
+		if (h.state == GRAFTED_STANDBY)
+			ret->kind = h.udp ? RECORD_HELD_UDP : RECORD_HELD_TCP;
 	}
 }
 
@@ -201,7 +265,7 @@ static void export_run(struct stream *s)
 	struct graft_record r = { .kind = RECORD_BEGIN };
 	uint64_t alive_ms;
 
-	if (!export_put(s, &r) || !export_all(s))
+	if (!export_put(s, &r) || !export_forwards(s) || !export_all(s))
 		return;
 	r.kind = RECORD_SYNC;
 	if (!export_put(s, &r) || !export_flush(s))
@@ -213,6 +277,8 @@ static void export_run(struct stream *s)
 		return;
 	r.kind = RECORD_ALIVE;
 	for (alive_ms = clock_ms(); !control_wait(s->control, s->fd, EXPORT_LOOK_MS);) {
+		if (s->changes != s->sb->service->changes && !export_forwards(s))
+			return;
 		if (!export_all(s))
 			return;
 		if (clock_ms() - alive_ms >= EXPORT_ALIVE_MS) {

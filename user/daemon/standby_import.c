@@ -28,6 +28,7 @@ static int import_session(struct stream *s, struct graft_record *r)
 {
 	struct graft_table *gs = s->sb->grafts;
 	const struct forward *f = forward_with_tag(&s->sb->service->forwards, r->head.forward);
+	bool held = r->kind == RECORD_HELD_TCP || r->kind == RECORD_HELD_UDP;
 	uint32_t was, at;
 	struct grafted h;
 	int e = 0;
@@ -41,7 +42,7 @@ static int import_session(struct stream *s, struct graft_record *r)
 	for (int side = 0; side < 2 - f->conf->transparent; side++)
 		if (!standby_addresses_follow(&s->sb->addresses, &record_leg(r, side)->tuple.local))
 			return -ENOSPC;
-	was = at = grafted_find(gs, r->kind == RECORD_UDP, &record_leg(r, 0)->tuple);
+	was = at = grafted_find(gs, record_is_udp(r), &record_leg(r, 0)->tuple);
 	if (was == NO_SLOT || !grafted_is_same(gs, was, r))
 		e = grafted_import(gs, r, &at);
 	if (e && (e != -EEXIST || was == NO_SLOT)) /* -EEXIST: a worker has the session */
@@ -50,8 +51,10 @@ static int import_session(struct stream *s, struct graft_record *r)
 		standby_export_moved(s->sb, was);
 	bit_set(s->known, at, true);
 	h = grafted_at(gs, at);
-	h.head->source = s->tag;
-	h.head->alone_ms = ALONE_NEVER;
+	if (!held || was == NO_SLOT) {
+		h.head->source = held ? 0 : s->tag;
+		h.head->alone_ms = ALONE_NEVER;
+	}
 	standby_addresses_find_routes(&s->sb->addresses, &h);
 	return 0;
 }
@@ -80,9 +83,11 @@ static void import_end(struct stream *s, const struct graft_record *r)
 	if (at == NO_SLOT)
 		return;
 	h = grafted_at(s->sb->grafts, at);
-	if (r->kind == RECORD_LEFT)
+	if (r->kind == RECORD_LEFT && h.head->source == s->tag)
 		h.head->source = 0;
-	else if (h.state == GRAFTED_STANDBY)
+	if (r->kind == RECORD_LEFT)
+		return;
+	if (h.state == GRAFTED_STANDBY)
 		grafted_end(&h);
 	else if (h.head->mirrored || h.head->source) { /* graft_part() drops the session later */
 		h.head->mirrored = GRAFT_OVER;
@@ -103,12 +108,29 @@ static void import_ports(struct stream *s, const unsigned int its[2])
 			    s->name, its[0], its[1], own[0], own[1]);
 }
 
+/* R is a forward of the peer: sessions of a forward that is not here are refused, before and at a move. */
+static void import_forward(struct stream *s, const struct graft_record *r)
+{
+	const struct forward *f = forward_with_tag(&s->sb->service->forwards, r->forward.tag);
+	bool known = f && f->state == FORWARD_ACTIVE && f->conf->listen.udp == r->udp;
+
+	if (known && !strcmp(s->lacks, r->forward.name))
+		s->lacks[0] = '\0';
+	if (known || !strcmp(s->lacks, r->forward.name))
+		return;
+	log_warning("standby: import %s: its forward %.64s is not here: sessions of it are refused",
+		    s->name, r->forward.name);
+	memcpy(s->lacks, r->forward.name, RECORD_NAME_MAX);
+}
+
 static int import_record(struct stream *s, struct graft_record *r)
 {
 	if (r->kind == RECORD_NONE)
 		return -EBADMSG;
-	if (r->kind == RECORD_TCP || r->kind == RECORD_UDP)
+	if (record_is_tcp(r) || record_is_udp(r))
 		return import_session(s, r);
+	if (r->kind == RECORD_FORWARD)
+		import_forward(s, r);
 	if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT)
 		import_end(s, r);
 	else if (r->kind == RECORD_SYNC)

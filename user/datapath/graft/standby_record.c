@@ -151,9 +151,9 @@ static void record_udp(struct codec *c, struct udp_flow *f)
 
 static void record_any(struct codec *c, struct graft_record *r)
 {
-	if (r->kind == RECORD_TCP) {
+	if (record_is_tcp(r)) {
 		record_tcp(c, &r->tcp);
-	} else if (r->kind == RECORD_UDP) {
+	} else if (record_is_udp(r)) {
 		record_udp(c, &r->flow);
 	} else if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT) {
 		FIELD(c, r->udp, 1);
@@ -161,6 +161,11 @@ static void record_any(struct codec *c, struct graft_record *r)
 	} else if (r->kind == RECORD_PORTS) {
 		FIELD(c, r->ports[0], 2);
 		FIELD(c, r->ports[1], 2);
+	} else if (r->kind == RECORD_FORWARD) {
+		FIELD(c, r->udp, 1);
+		FIELD(c, r->forward.tag, 4);
+		record_bytes(c, r->forward.name, RECORD_NAME_MAX);
+		r->forward.name[RECORD_NAME_MAX - 1] = '\0';
 	}
 }
 
@@ -187,7 +192,7 @@ static bool record_has_tuple(const struct graft_tuple *t)
 
 struct graft_leg *record_leg(struct graft_record *r, int i)
 {
-	return r->kind == RECORD_UDP ? &r->flow.leg[i] : &r->tcp.side[i].leg;
+	return record_is_udp(r) ? &r->flow.leg[i] : &r->tcp.side[i].leg;
 }
 
 static const char *record_fault(struct graft_record *r)
@@ -199,13 +204,13 @@ static const char *record_fault(struct graft_record *r)
 		return "its kind is 0";
 	if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT)
 		a = b = &r->client;
-	else if (r->kind != RECORD_TCP && r->kind != RECORD_UDP)
+	else if (!record_is_tcp(r) && !record_is_udp(r))
 		return NULL;
 	else if (!memcmp(a, b, sizeof(*a)))
 		return "both ends are the same";
 	if (!record_has_tuple(a) || !record_has_tuple(b))
 		return "a port is 0, or an address is of the other family";
-	if (r->kind != RECORD_TCP)
+	if (!record_is_tcp(r))
 		return NULL;
 	if (s[0].timestamps != s[1].timestamps)
 		return "one end alone has timestamps";
