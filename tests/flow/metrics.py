@@ -132,11 +132,16 @@ class Trial:
                                       ("/", (), 200), ("/?x", (), 200), ("/", ("-d", "x"), 404),
                                       ("/state.json", (), 200), ("/state.json/", (), 404),
                                       ("/state.json", ("-H", "Host: 10.0.0.1.evil.test"), 404),
+                                      ("/", ("-H", "Host: relay.example.org"), 404),
+                                      ("/metrics", ("-H", "Host: relay.example.org"), 200),
                                       ("/state.json", ("-H", "Host: localhost:1"), 200),
                                       ("/state", (), 404), ("/index.html", ("--head",), 404)):
             got = self.curl(url + path, *options, "--output", "/dev/null", "--write-out",
                             "%{http_code}")
             expect(got == str(status), f"{path} {options}: {got}")
+        for path in "/", "/state.json":
+            got = self.curl(url + path, "-H", "Host: relay.example.org")
+            expect("ask by an address, not by a name" in got, f"{path}: {got}")
         plain = self.scrape("--include")
         expect("text/plain; version=0.0.4" in plain and "Connection: close" in plain, plain[:300])
         promtool("check", "metrics", text=self.scrape())

@@ -67,6 +67,17 @@ upstream = {SERVER}:{OTHER}
 upstream = {SERVER}:7447
 [sni mixed plain.test]
 upstream = {SERVER}:7448
+[forward needed]
+listen = :9451
+proxy-protocol = receive
+allow-client = 192.0.2.0/24
+upstream = {SERVER}:{OTHER}
+[forward optional]
+listen = :9452
+proxy-protocol = receive
+proxy-protocol-in = optional
+allow-client = 192.0.2.0/24
+upstream = {SERVER}:{OTHER}
 [forward behind]
 listen = :9448
 proxy-protocol = receive
@@ -401,8 +412,8 @@ def test_postgres(trial, postgres):
 
 def test_behind_a_proxy(trial):
     """Rules for the client that a PROXY header names; clients that send none."""
-    def served(header, silent=False):
-        with trial.connect(9448) as s:
+    def served(header, silent=False, port=9448):
+        with trial.connect(port) as s:
             s.sendall(header + (b"" if silent else b"payload"))
             try:
                 wanted = b"" if silent else (b"" if b"\r\n" in header else header) + b"payload"
@@ -419,6 +430,11 @@ def test_behind_a_proxy(trial):
     expect(not served(b"PROXY TCP4 x\r\n"), "a bad header is payload")
     expect(served(b"") and served(b"PROXIES"), "a client without a header is refused")
     expect(served(b"", silent=True), "a client that waits is refused")
+    for port in 9451, 9452:  # the connection's own address is not allowed
+        expect(served(b"PROXY TCP4 192.0.2.7 192.0.2.2 1 2\r\n", port=port), "a proxy is refused")
+        for header in b"PROXY UNKNOWN\r\n", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0":
+            expect(served(header, port=port) == (port == 9451),
+                   f"{header} hides a refused address, or a check of the proxy is refused")
 
 
 def test_shown(trial):

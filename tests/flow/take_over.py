@@ -16,6 +16,7 @@ import os
 import random
 import re
 import resource
+import select
 import socket
 import struct
 import subprocess
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.needs("ip", "nft", packages="demo")
 ENGINES = "copy", "splice", "sockmap", "auto"
 BENCH = os.path.join(TOP, "build/culvert-bench")
 SINK, ECHO, DEAF, PARTS, BLOCKED = range(7600, 7605)
-LISTEN, DATAGRAMS, TALK, HELD, PARTED, CONNECTS, TOLD, NAMED, SLOW, GONE, ORDERS = range(9600, 9611)
+LISTEN, DATAGRAMS, TALK, HELD, PARTED, CONNECTS, TOLD, NAMED, SLOW, GONE, ORDERS, PLACES, PATIENCE = range(9600, 9613)
 ADDRESS, UDP_ADDRESS = f"{RELAY}:{LISTEN}", f"{RELAY}:{DATAGRAMS}"
 ROUNDS = 8
 PATTERN = random.Random(7).randbytes(1 << 20)
@@ -52,6 +53,14 @@ upstream = {SERVER}:{ECHO}
 [forward orders]
 listen = {RELAY}:{ORDERS}
 upstream = {SERVER}:{ECHO} {SERVER}:{DEAF}
+[forward places]
+listen = {RELAY}:{PLACES}
+upstream = {SERVER}:{ECHO} max-sessions=1
+queue-timeout = 60
+[forward patience]
+listen = {RELAY}:{PATIENCE}
+upstream = {SERVER}:{ECHO} max-sessions=1
+queue-timeout = 8
 [forward held]
 listen = {RELAY}:{HELD}
 upstream = {SERVER}:{DEAF}
@@ -372,8 +381,41 @@ def ordered(trial):
     expect_echo(sock, b"after")
 
 
+def waiting(trial):
+    """They have places in the order of before, and wait no longer than they would have."""
+    def count():
+        return sum(f["waiting"] for f in trial.daemon.ask("forwards")["forwards"])
+
+    def wait_long():
+        with pytest.raises(ConnectionResetError):
+            late.recv(1)
+        waited.append(time.monotonic() - begin)
+
+    has, served, waited = trial.connect(PATIENCE), trial.connect(PLACES), []
+    for sock in has, served:
+        expect_echo(sock, b"before")
+    begin, late = time.monotonic(), trial.connect(PATIENCE)
+    late.settimeout(60)
+    waiter = threading.Thread(target=wait_long)
+    waiter.start()
+    socks = []
+    for n in range(12):
+        wait_until(lambda n=n: count() == n + 1, "one more to wait")
+        socks.append(trial.connect(PLACES, b"."))
+    time.sleep(max(0, begin + 3 - time.monotonic()))  # of the time-out
+    yield
+    for n, sock in enumerate(socks):
+        served.close()
+        ready = select.select(socks[n:], [], [], 20)[0]
+        expect(ready == [sock], f"number {n} is passed by {[socks.index(one) for one in ready]}")
+        served = sock
+    waiter.join()
+    expect(7.9 < waited[0] < 10.5, f"one has waited for {waited[0]} s")
+    expect_echo(has, b"after")
+
+
 HALF = (half_header, whole_header, half_hello, connecting, parting, held, half_closed, limited, by_unix,
-        ordered)
+        ordered, waiting)
 
 
 @pytest.mark.quick
@@ -438,16 +480,98 @@ def start_next(trial, *options, files=None):
                            *trial.daemon.call("--take-over", trial.daemon.control, *options))
 
 
-@pytest.mark.parametrize("fault", ("bad option", "descriptors"))
+@pytest.mark.parametrize("fault", ("bad option", "descriptors", "address"))
 def test_all_or_nothing(trial, fault):
-    """The daemon of before goes on as if nothing had been."""
+    """The daemon of before goes on as if nothing had been; a third one can take over."""
     load = trial.bench("rr", "--connect", ADDRESS, "--connections", "20", seconds=3)
+    if fault == "address":
+        with trial.lab.inside("relay"):
+            busy = socket.create_server((RELAY, GONE))
+        with open(trial.config, "a", encoding="utf-8") as file:
+            file.write(GOING)
     other = start_next(trial, *(["--idle-timeout", "x"] if fault == "bad option" else []),
                        files=40 if fault == "descriptors" else None)
     other.wait(20)
     trial.lab.stop(other)
     expect(other.returncode and trial.daemon.process.poll() is None, "it has taken over")
+    if fault == "address":
+        busy.close()
+    trial.take_over()
     expect_faultless(trial.lab, load, 60)
+
+
+@pytest.mark.quick
+def test_two_at_once(trial):
+    """One of two takes over; or one takes the other one over. A third one does, then."""
+    load = trial.bench("rr", "--connect", ADDRESS, "--connections", "20", seconds=8)
+    sock = trial.connect(TALK)
+    for pause in 0, 0, 0.02, 0.1:
+        first = trial.daemon.process
+        others = [start_next(trial)]
+        time.sleep(pause)
+        others.append(start_next(trial))
+        wait_until(lambda ps=(first, *others): sum(p.poll() is None for p in ps) == 1,
+                   "one daemon to be left", 30)
+        last = next(p for p in others if p.poll() is None)
+        loser = next(p for p in others if p is not last)
+        with open(loser.log, encoding="utf-8") as file:
+            text = file.read()
+        expect(first.returncode == 0 and bool(loser.returncode) == ("culvert: ready" not in text),
+               f"{first.returncode}, {loser.returncode}: {text}")
+        for process in first, loser:
+            trial.lab.stop(process)
+        trial.daemon.process = last
+        expect_echo(sock, b"on")
+        expect({trial.daemon.ask("status")["pid"] for _ in range(8)} == {last.pid}, "who answers?")
+        trial.take_over()
+        trial.lab.finish(trial.before.pop(), 20)
+        expect_echo(sock, b"after")
+    expect_faultless(trial.lab, load, 60)
+
+
+def pass_bundle(sock, records=b""):
+    """See user/base/bundle.c."""
+    fd = os.memfd_create("bundle")
+    os.write(fd, records)
+    socket.send_fds(sock, [struct.pack("=QQQ", 0, len(records), 1)], [fd])
+    os.close(fd)
+
+
+def get_bundle(sock):
+    fds, n_fds = [], 1
+    while len(fds) < n_fds:
+        data, more, _, _ = socket.recv_fds(sock, 24, 253)
+        at, n, n_fds = struct.unpack("=QQQ", data)
+        fds += more
+    records = os.pread(fds[0], n, at)
+    for fd in fds:
+        os.close(fd)
+    return records
+
+
+def test_refused(trial):
+    """A daemon hands itself over to one at a time, and says so if it goes on."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(trial.daemon.control)
+        sock.sendall(b'{"command":"hand-over"}\n')
+        line = b""
+        while not line.endswith(b"\n"):
+            line += sock.recv(1)
+        expect(json.loads(line)["pid"] == trial.daemon.process.pid, f"{line}")
+        get_bundle(sock)
+        other = start_next(trial)
+        other.wait(20)
+        with open(other.log, encoding="utf-8") as file:
+            expect(other.returncode == 1 and "another take-over is under way" in file.read(),
+                   f"{other.returncode}")
+        trial.lab.stop(other)
+        with open(trial.config, "a", encoding="utf-8") as file:
+            file.write(GOING)
+        trial.daemon.reload()
+        pass_bundle(sock)
+        expect(b"the configuration has changed" in get_bundle(sock), "another word")
+        expect(not sock.recv(1), "no end")
+    trial.take_over()
 
 
 def test_killed(trial, request):

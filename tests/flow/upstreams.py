@@ -360,10 +360,56 @@ def test_places(trial):
     late = trial.start_clients("100", 2)
     wait_until(lambda: trial.daemon.ask("forwards")["forwards"][0]["waiting"] == 2, "two to wait")
     trial.reload(f"{A} max-sessions=9 {B}", "queue = 2")
-    expect(trial.shares(2)[7101] == 1, "a reload that gives places does not help new clients")
-    trial.finish_clients(kept)
     did = trial.finish_clients(late)
     expect(not did["lost"] and sum(did["servers"].values()) == 2, f"who has waited is not served: {did}")
+    expect(trial.shares(2)[7101] == 1, "a reload that gives places does not help new clients")
+    trial.finish_clients(kept)
+
+
+@pytest.mark.engines("kernel")
+@pytest.mark.parametrize("how", ["added", "raised", "reload", "removed"])
+def test_change_brings_places(trial, how):
+    """Two places for three that wait: the first two have them, and later clients none."""
+    trial.begin(f"{A} max-sessions=1 {B} max-sessions=1", "queue = 9", "queue-timeout = 60")
+    kept, socks = trial.start_clients("keep", 2), []
+
+    def waiting():
+        return sum(f["waiting"] for f in trial.daemon.ask("forwards")["forwards"])
+
+    def connect():
+        with trial.lab.inside("client"):
+            socks.append(socket.create_connection((RELAY, LISTEN)))
+        socks[-1].settimeout(20)
+
+    wait_until(lambda: trial.server(7101)["live"] == 1 and trial.server(7102)["live"] == 1, "full servers")
+    for n in range(3):
+        connect()
+        wait_until(lambda n=n: waiting() == n + 1, "one more to wait")
+    if how == "removed":  # who waits for its servers goes on
+        path = trial.write_config(A)
+        with open(path, encoding="ascii") as file:
+            text = file.read()
+        trial.lab.write("culvert.conf", text.replace("forward web", "forward other"))
+        trial.daemon.reload()
+        expect(waiting() == 3, "they do not wait for the servers of a forward that is removed")
+        trial.finish_clients(kept)
+    elif how == "reload":
+        trial.reload(f"{A} max-sessions=3 {B} max-sessions=1", "queue = 9", "queue-timeout = 60")
+    else:
+        words = (C, "add", "max-sessions=2") if how == "added" else (A, "add", "max-sessions=3")
+        trial.daemon.command("upstream", "web", *words)
+    if how != "removed":
+        connect()
+    for sock in socks[:2]:
+        expect(sock.recv(5)[:3] == b"710", "who waits gets no place")
+    wait_until(lambda: waiting() == len(socks) - 2, "the others to wait")
+    for n, sock in enumerate(socks[2:]):  # each in its turn
+        socks[n].close()
+        expect(sock.recv(5)[:3] == b"710", "a place is lost")
+    for sock in socks[-2:]:
+        sock.close()
+    if how != "removed":
+        trial.finish_clients(kept)
 
 
 @pytest.mark.engines("kernel")
@@ -495,6 +541,10 @@ def test_agent(trial):
             file.write(line)
         os.rename(path + ".new", path)
 
+    def told_again():
+        seen = trial.counter("PassiveOpens")
+        wait_until(lambda: trial.counter("PassiveOpens") >= seen + 4, "the agent to be asked again")
+
     say("ready up 100%\n")
     agent = trial.lab.start_server("server", 7401, "socat", "TCP-LISTEN:7401,fork,reuseaddr",
                                    f"SYSTEM:cat {path}")
@@ -508,16 +558,43 @@ def test_agent(trial):
         trial.wait_state(7101, "drain")
         say(back)
         trial.wait_state(7101, "up", "returning")
-    say("ready 100%\n")
+    say("0%\n")
+    trial.wait_state(7101, "drain")
+    trial.daemon.command("upstream", "web", A, "ready")
+    told_again()
+    expect(trial.server(7101)["state"] != "drain", "the agent repeats its order, and it counts again")
+    say("Ready 100%\n")
+    wait_until(lambda: trial.server(7101)["weight"] == 4, "the whole weight")
+    trial.daemon.command("upstream", "web", A, "drain")
+    trial.daemon.command("upstream", "web", A, "weight", "7")
+    told_again()
+    server = trial.server(7101)
+    expect(server["state"] == "drain" and server["weight"] == 7, f"the operator's orders are lost: {server}")
+    say("whatever\n")
+    wait_until(lambda: trial.server(7101)["agent"] == "whatever", "the line to be shown")
+    trial.logged(f"server {A}: not understood: agent: whatever")
+    say("READY\n")
     trial.wait_state(7101, "up", "returning")
-    say("down # no space\n")
+    expect(not trial.server(7101)["last_error"], f"an error without a fault: {trial.server(7101)}")
+    say("DOWN # no space\n")
     trial.wait_state(7101, "failed")
     wait_until(lambda: trial.errors()["server-down"] == 5, "sessions of servers that are down to end")
-    trial.logged(f"server {A} has failed its checks: agent: down # no space")
-    expect(trial.server(7101)["agent"] == "down # no space", f"{trial.server(7101)}")
+    trial.logged(f"server {A} has failed its checks: agent: DOWN # no space")
+    expect(trial.server(7101)["agent"] == "DOWN # no space", f"{trial.server(7101)}")
+    say("maint\n")
+    trial.wait_state(7101, "down")
+    say("ready\n")
+    trial.wait_state(7101, "failed")
+    expect(trial.server(7101)["last_error"] == "agent: DOWN # no space", f"{trial.server(7101)}")
     say("up\n")
     trial.wait_state(7101, "up", "returning")
-    for line in "gets no sessions: agent: drain", "is back: agent: ready", "is back: agent: up":
+    trial.finish_clients(kept)
+    kept = trial.start_clients("keep", 5)
+    wait_until(lambda: trial.server(7101)["live"] + trial.server(7102)["live"] == 5, "five sessions")
+    say("maint\n")
+    wait_until(lambda: trial.errors()["server-down"] == 10, "sessions of servers in maintenance to end")
+    for line in ("gets no sessions: agent: drain", "is back: agent: ready", "is back: agent: up",
+                 "gets no sessions: agent: maint"):
         trial.logged(f"server {A} {line}")
     trial.finish_clients(kept)
     trial.lab.stop(agent)

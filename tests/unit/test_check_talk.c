@@ -50,6 +50,8 @@ TEST(test_http)
 					   .check_status = "200",
 					   .check_send = "X: y\\r\\n",
 					   .check_expect = "well" };
+	const struct forward_conf host = { .check_http = "/",
+					   .check_send = "X: y\\r\\nhost: a.test" };
 	char question[CHECK_BYTES];
 
 	assert_true(check_talks(&fc));
@@ -69,6 +71,9 @@ TEST(test_http)
 	expect_verdict(&one, "HTTP/1.1 204 -\r\n", false, CHECK_GOOD, "HTTP 204");
 	question[check_question(&more, "db", question)] = '\0';
 	assert_non_null(strstr(question, "\r\nAccept: */*\r\nConnection: close\r\nX: y\r\n\r\n"));
+	question[check_question(&host, "db", question)] = '\0';
+	assert_string_equal(question, "GET / HTTP/1.1\r\nUser-Agent: culvert\r\nAccept: */*\r\n"
+				      "Connection: close\r\nX: y\r\nhost: a.test\r\n\r\n");
 	expect_verdict(&more, "HTTP/1.1 200 OK\r\n", false, CHECK_MORE, "HTTP 200");
 	expect_verdict(&more, "HTTP/1.1 200 OK\r\n\r\nwell", false, CHECK_GOOD,
 		       "answers as expected");
@@ -115,7 +120,12 @@ TEST(test_agent)
 	expect_advice("up 50%\n", up | weight, false, ORDER_READY, 50);
 	expect_advice("drain", order, false, ORDER_DRAIN, 0);
 	expect_advice("0%", weight, false, ORDER_READY, 0);
-	expect_advice("ready,up, 75% maxconn:30\n", order | up | weight, false, ORDER_READY, 75);
+	expect_advice("ready,up, 75% maxconn:30\n", order | up | weight | ADVICE_IGNORED, false,
+		      ORDER_READY, 75);
+	expect_advice("MaxConn:30", ADVICE_IGNORED, false, ORDER_READY, 0);
+	expect_advice("DOWN#disk up\n", up, true, ORDER_READY, 0);
+	expect_advice("Up Stopped", up, true, ORDER_READY, 0);
+	expect_advice("MAINT # down", order, false, ORDER_DOWN, 0);
 	expect_advice("maint\nup\n", order, false, ORDER_DOWN, 0);
 	expect_advice("upper 5 %", 0, false, ORDER_READY, 0);
 	expect_advice("99999999999999999999%", weight, false, ORDER_READY, 10000);

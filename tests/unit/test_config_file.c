@@ -96,6 +96,7 @@ static const struct rig_mistake mistakes[] = {
 	  FORWARD "include = no-such-dir/*.conf\n" },
 	{ 2, "neither [SECTION] nor KEY = VALUE", "[culvert]\ninclude /etc/culvert/x.conf\n" },
 	{ 1, "a control character", "\0021 x\n" },
+	{ 2, "a control character", "[culvert]\n\003x\n" },
 	{ 4, "10.0.0.2: unknown key of [forward NAME]: a line cannot be continued on the next one\n",
 	  "[forward a]\nlisten = :1\nupstream = 10.0.0.1:1,\n  10.0.0.2:1\n" },
 	{ 4, "neither [SECTION] nor KEY = VALUE: a line cannot be continued on the next one\n",
@@ -281,6 +282,36 @@ TEST(test_all_mistakes)
 		snprintf(earlier, sizeof(earlier), "%s:%u\n", rig_path, many_said[i].see);
 		snprintf(want, sizeof(want), "culvert: %s:%u: %s%s", rig_path, many_said[i].line,
 			 many_said[i].says, many_said[i].see ? earlier : "");
+		if (strncmp(at, want, strlen(want)) != 0)
+			fail_msg("\"%s\"\ninstead of \"%s\"", at, want);
+		at += strcspn(at, "\n") + 1;
+	}
+	assert_string_equal(at, "");
+}
+
+/* Listeners are compared whatever else is wrong, and as far as all of their lines are right. */
+TEST(test_overlap_and_mistakes)
+{
+	static const struct rig_mistake said[] = {
+		{ 3, "frob: unknown key", "" },
+		{ 15, "[forward a]: the name is taken", "" },
+		{ 6, "listen: \"127.0.0.1:3\": one listener has one protocol", "" },
+		{ 14, "keepalive: ", "" },
+		{ 12, "listen: \"127.0.0.1:1\": takes the same connections as the earlier", "" },
+	};
+	char want[512], *at = rig_err;
+
+	rig_write(
+		"[forward a]\nlisten = 127.0.0.1:1\nfrob = 1\n"
+		"[forward b]\nlisten = 127.0.0.1:2/udp\nlisten = 127.0.0.1:3\n" /* two protocols */
+		"upstream = 10.0.0.1:1\n"
+		"[forward c]\nlisten = 127.0.0.1:3/udp\nupstream = 10.0.0.1:1\n"
+		"[forward d]\nlisten = 127.0.0.1:1\nupstream = 127.0.0.1:1\nkeepalive = 1y\n"
+		"[forward a]\nlisten = 127.0.0.1:4\nupstream = 127.0.0.1:4\n");
+	assert_int_equal(rig_parse(false, NULL), -EINVAL);
+	for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+		snprintf(want, sizeof(want), "culvert: %s:%u: %s", rig_path, said[i].line,
+			 said[i].complaint);
 		if (strncmp(at, want, strlen(want)) != 0)
 			fail_msg("\"%s\"\ninstead of \"%s\"", at, want);
 		at += strcspn(at, "\n") + 1;
@@ -599,10 +630,62 @@ TEST(test_include)
 	     *said; said++)
 		if (!strstr(rig_err, *said))
 			fail_msg("%s is missing in %s", *said, rig_err);
-	rig_write("[culvert]\ninclude = no-such-file\n" FORWARD);
-	assert_int_equal(rig_parse(false, NULL), -ENOENT);
 	write_beside("a.inc", "");
 	write_beside("b.inc", "");
+}
+
+/* Files and folders that cannot be included are mistakes of that line, and hide no other one. */
+TEST(test_include_wrong)
+{
+	static const char *const said[] = {
+		"c:2: include: ",
+		"/a.bad can be written by others (uid ",
+		"c:2: include: ",
+		"/b?.bad: No such file or directory (uid ",
+		"c:2: include: ",
+		"/d.bad: not a regular file\n",
+		"e.bad:1: fal: before the first section\n",
+		"e.bad:2: a control character\n",
+		"c:3: include: ",
+		"/no-such-file: No such file or directory\n",
+		"c:4: include: ",
+		"/cnof.d/: No such file or directory\n",
+		"c:5: include: ",
+		"/c/: Not a directory\n",
+		"c:6: fal: unknown key of [culvert] (did you mean fall?)\n",
+		"c:8: include: belongs to [culvert] of the first file\n",
+	};
+	char path[4][sizeof(rig_dir) + 16];
+	const char *at = rig_err;
+	int lines = 0;
+
+	for (int i = 0; i < 4; i++)
+		snprintf(path[i], sizeof(path[i]), "%s/%s.bad", rig_dir,
+			 (const char *const[]){ "a", "b\xc3", "d", "e" }[i]);
+	write_beside("a.bad", FORWARD);
+	assert_int_equal(chmod(path[0], 0666), 0);
+	assert_int_equal(symlink("nothing", path[1]), 0);
+	assert_int_equal(mkdir(path[2], 0700), 0);
+	write_beside("e.bad", "fal = 3\n\003 x\n");
+	rig_write("[culvert]\ninclude = *.bad\ninclude = no-such-file\ninclude = cnof.d/*.bad\n"
+		  "include = c/*\nfal = 3\n[forward a]\ninclude = cnof.d/*\n");
+	assert_int_equal(rig_parse(false, NULL), -EINVAL);
+	for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+		at = strstr(at, said[i]);
+		if (!at)
+			fail_msg("%s is missing in %s", said[i], rig_err);
+		at += strlen(said[i]);
+	}
+	for (at = rig_err; *at; at++)
+		lines += *at == '\n';
+	assert_int_equal(lines, 10);
+	unlink(path[0]);
+	unlink(path[1]);
+	rmdir(path[2]);
+	unlink(path[3]);
+	/* no file can have a mark, even behind a byte order mark */
+	rig_bad_bytes("\xef\xbb\xbf\0029 x\n", 8, 1, "a control character");
+	rig_good("[culvert]\ninclude = *.bad\n" FORWARD, NULL);
 }
 
 TEST(test_owner)
@@ -733,6 +816,9 @@ TEST(test_check)
 	assert_non_null(strstr(out, "a: sessions "));
 	assert_int_equal(check(MODEST FORWARD "set-up = kernel\nbalance = source\n", out), 0);
 	assert_non_null(strstr(out, "a: sessions begin by sockets: balance = source\n"));
+	assert_int_equal(
+		check(MODEST SERVERS("127.0.0.1:2 max-sessions=3") "set-up = kernel\n", out), 0);
+	assert_non_null(strstr(out, "a: sessions begin by sockets: max-sessions of a server\n"));
 	assert_int_equal(check(MODEST SERVERS("127.0.0.1:2 none.invalid:1"), out), 0);
 	assert_non_null(strstr(rig_err, ": upstream none.invalid:1: "));
 }

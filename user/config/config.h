@@ -100,7 +100,8 @@ struct forward_conf {
 	const char *name;         /* NULL: from the command line; see forward_name() */
 	struct config_lines said; /* of this forward alone */
 	const char *place;        /* where it begins; as in struct config_line */
-	bool mistaken; /* a line is wrong, so a missing key, or a conflict, is not reported */
+	/* a line is wrong, so a missing key, or a conflict but of listeners, is not reported */
+	bool mistaken;
 	/*
 	 * The names of [sni FORWARD NAME...], separated by blanks.  Clients of FORWARD that ask for
 	 * such a name get the servers of this section, which has no listener.  NULL: no such

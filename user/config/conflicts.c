@@ -57,8 +57,6 @@ int conflicts_of_address(const struct config *c, const struct forward_conf *fc)
 	const char *place = "";
 	char why[2 * sizeof(((struct endpoint *)0)->text) + 64];
 
-	if (fc->mistaken)
-		return 0;
 	if (!fc->listen.udp && conflict_any_pair(&c->metrics, &fc->listen, conflict_overlaps)) {
 		other = &c->metrics;
 		place = option_place(c, &c->defaults, "metrics");
@@ -69,7 +67,7 @@ int conflicts_of_address(const struct config *c, const struct forward_conf *fc)
 			other = &f->listen;
 			place = option_place(c, f, "listen");
 		}
-	if (!other && conflict_feeds_itself(c, fc))
+	if (!other && !fc->mistaken && conflict_feeds_itself(c, fc))
 		return conflicts_complain_address(fc, false, "the upstream is the listener itself");
 	if (!other)
 		return 0;

@@ -10,7 +10,7 @@
  *
  * `include = PATTERN` in [culvert] puts other files there.  The daemon cannot open files when it
  * reloads, so config_file_open() makes one text of all.  A line that begins with MARK says which file
- * and line come next; no file can have such a line.
+ * and line come next, one with WRONG why a file is left out; no file can have such lines.
  */
 #include "config/file.h"
 
@@ -19,6 +19,7 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <libgen.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,8 @@
 
 #define BLANKS " \t"
 #define MARK "\2"
+#define WRONG "\3"
+#define WHY_LEN 1024
 #define BOM "\xef\xbb\xbf" /* which editors put before UTF-8 */
 
 /* --- the reader --- */
@@ -67,6 +70,8 @@ char *config_next_line(struct config_reader *r)
 	len = strlen(line);
 	r->line++;
 	r->mistaken = false;
+	if (*line == *WRONG && !r->c->is_rinetd)
+		return line;
 	if (len && line[len - 1] == '\r')
 		line[len - 1] = '\0';
 	for (const char *at = line; *at; at++)
@@ -209,7 +214,7 @@ static void take_key(struct config_reader *r, enum option_scope scope, char *lin
 		return; /* config_file_open() has put the files behind this line */
 	if (!strcmp(key, "include") && line)
 		config_mistake(r, "include: belongs to [culvert] of the first file");
-	else if (!scope && r->error)
+	else if (!scope && r->astray)
 		return; /* a line outside of sections follows from an earlier mistake */
 	else if (!line)
 		config_mistake(r, "neither [SECTION] nor KEY = VALUE%s", more);
@@ -226,27 +231,9 @@ static void take_key(struct config_reader *r, enum option_scope scope, char *lin
 		r->forward->mistaken |= r->mistaken;
 }
 
-void config_read_sections(struct config_reader *r)
+/* Complain about forwards without a listener or an upstream. */
+static void find_missing(struct config_reader *r)
 {
-	enum option_scope scope = 0;
-	bool included = false;
-	char *line;
-
-	while ((line = config_next_line(r))) {
-		bool indented = strspn(line, BLANKS);
-
-		if (r->includes && r->line == 1)
-			scope = 0;
-		else if (included && !r->includes) /* the first file goes on */
-			scope = SCOPE_CULVERT;
-		included = r->includes;
-
-		line = without_comment(line);
-		if (*line == '[')
-			scope = begin_section(r, line);
-		else if (*line)
-			take_key(r, scope, line, indented);
-	}
 	for (size_t i = 0; i < r->c->n_forwards; i++) {
 		const struct forward_conf *fc = &r->c->forwards[i];
 		bool listens = option_line(&fc->said, "listen");
@@ -260,24 +247,66 @@ void config_read_sections(struct config_reader *r)
 	}
 }
 
+void config_read_sections(struct config_reader *r)
+{
+	enum option_scope scope = 0;
+	bool included = false;
+	char *line;
+
+	while ((line = config_next_line(r))) {
+		bool indented = strspn(line, BLANKS);
+
+		if (r->includes && r->line == 1) {
+			scope = 0;
+			r->astray = false;
+		} else if (included && !r->includes) /* the first file goes on */
+			scope = SCOPE_CULVERT;
+		included = r->includes;
+
+		if (*line == *WRONG) {
+			if (scope == SCOPE_CULVERT) /* elsewhere `include` is the mistake */
+				config_mistake(r, "include: %s", line + 1);
+			continue;
+		}
+		line = without_comment(line);
+		if (*line == '[')
+			scope = begin_section(r, line);
+		else if (*line)
+			take_key(r, scope, line, indented);
+		r->astray |= !scope && r->mistaken;
+	}
+	find_missing(r);
+}
+
 /* --- the file --- */
 
+/* Write to WHY what is wrong.  The value is CODE. */
+__attribute__((format(printf, 3, 4))) static int fault(char why[WHY_LEN], int code, const char *fmt,
+						       ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(why, WHY_LEN, fmt, ap);
+	va_end(ap);
+	return code;
+}
+
 /* Root's daemon obeys the file, so no other account may be able to write the file. */
-static int check_owner(const struct stat *st, const char *path)
+static int check_owner(const struct stat *st, const char *path, char why[WHY_LEN])
 {
 	bool own = st->st_uid == 0 || st->st_uid == geteuid();
 
 	if (own && (!(st->st_mode & (S_IWGRP | S_IWOTH)) ||
 		    (S_ISDIR(st->st_mode) && st->st_mode & S_ISVTX)))
 		return 0;
-	return log_complain(-EPERM,
-			    "%s can be written by others (uid %u, mode %04o): chown root, "
-			    "chmod go-w",
-			    path, (unsigned int)st->st_uid, (unsigned int)st->st_mode & 07777);
+	return fault(why, -EPERM,
+		     "%s can be written by others (uid %u, mode %04o): chown root, chmod go-w",
+		     path, (unsigned int)st->st_uid, (unsigned int)st->st_mode & 07777);
 }
 
 /* Symbolic links are followed first: the checks are of the real file, and its directory. */
-static int file_open_one(const char *path)
+static int file_open_one(const char *path, char why[WHY_LEN])
 {
 	char *real = realpath(path, NULL);
 	/* O_NONBLOCK: do not wait for the writer of a FIFO */
@@ -286,12 +315,12 @@ static int file_open_one(const char *path)
 	int r;
 
 	if (fd < 0 || fstat(fd, &st) || stat(dirname(real), &dir))
-		r = log_complain(-errno, "%s: %s (uid %u)", path, strerror(errno),
-				 (unsigned int)geteuid());
+		r = fault(why, -errno, "%s: %s (uid %u)", path, strerror(errno),
+			  (unsigned int)geteuid());
 	else if (!S_ISREG(st.st_mode))
-		r = log_complain(-EINVAL, "%s: not a regular file", path);
+		r = fault(why, -EINVAL, "%s: not a regular file", path);
 	else
-		r = check_owner(&st, path) ?: check_owner(&dir, real);
+		r = check_owner(&st, path, why) ?: check_owner(&dir, real, why);
 	free(real);
 	if (r && fd >= 0)
 		close(fd);
@@ -315,8 +344,16 @@ static char *file_read(int fd, size_t *ret_len)
 	return NULL;
 }
 
+/* Leave MARK and WRONG to include_write(). */
+static void disarm(char *text, size_t len)
+{
+	for (char *end = text + len; text < end; text++)
+		if (*text == *MARK || *text == *WRONG)
+			*text = '\1'; /* which config_next_line() refuses */
+}
+
 /* Nobody else may put PATH, which may be a link, where it is. */
-static int include_check(const char *path)
+static int include_check(const char *path, char why[WHY_LEN])
 {
 	char *copy = allocated(strdup(path));
 	struct stat st = { 0 }, dir = { 0 };
@@ -324,20 +361,20 @@ static int include_check(const char *path)
 
 	for (const char *at = path; *at && !r; at++)
 		if ((unsigned char)*at < ' ')
-			r = log_complain(-EINVAL, "include: a control character in a file name");
+			r = fault(why, -EINVAL, "a control character in a file name");
 	if (!r && (lstat(path, &st) || stat(dirname(copy), &dir)))
-		r = log_complain(-errno, "%s: %s", path, strerror(errno));
+		r = fault(why, -errno, "%s: %s", path, strerror(errno));
 	if (!r && S_ISLNK(st.st_mode) && st.st_uid && st.st_uid != geteuid())
-		r = log_complain(-EPERM, "%s: a link of uid %u", path, (unsigned int)st.st_uid);
-	r = r ?: check_owner(&dir, copy);
+		r = fault(why, -EPERM, "%s: a link of uid %u", path, (unsigned int)st.st_uid);
+	r = r ?: check_owner(&dir, copy, why);
 	free(copy);
 	return r;
 }
 
-/* Write the file PATH to TO.  0 or -errno, after a complaint. */
-static int include_one(FILE *to, const char *path)
+/* Write the file PATH to TO.  0 or -errno. */
+static int include_one(FILE *to, const char *path, char why[WHY_LEN])
 {
-	int r = include_check(path), fd = r ? r : file_open_one(path);
+	int r = include_check(path, why), fd = r ? r : file_open_one(path, why);
 	size_t len = 0;
 	char *text = fd < 0 ? NULL : file_read(fd, &len);
 
@@ -345,10 +382,9 @@ static int include_one(FILE *to, const char *path)
 		return fd;
 	close(fd);
 	if (!text)
-		return log_complain(-EINVAL, "%s: cannot be read, or has more than %d bytes", path,
-				    CONFIG_FILE_MAX);
-	for (char *at = text; (at = memchr(at, *MARK, len - (size_t)(at - text)));)
-		*at = '\1'; /* which config_next_line() refuses */
+		return fault(why, -EINVAL, "%s: cannot be read, or has more than %d bytes", path,
+			     CONFIG_FILE_MAX);
+	disarm(text, len);
 	fprintf(to, MARK "0 %s\n", path);
 	fwrite(text, 1, len, to);
 	fputc('\n', to);
@@ -356,27 +392,50 @@ static int include_one(FILE *to, const char *path)
 	return 0;
 }
 
-/* Write the files of PATTERN, which the file FIRST includes, to TO. */
-static int include_all(FILE *to, const char *first, const char *pattern)
+/* No file fits PATH: that is fine if the folder before its first wildcard can be read. */
+static int include_none(FILE *to, char *path, char why[WHY_LEN])
 {
-	char *copy = allocated(strdup(first)), *path = NULL;
-	glob_t found = { 0 };
-	int r = asprintf(&path, "%s%s%s", *pattern == '/' ? "" : dirname(copy),
-			 *pattern == '/' ? "" : "/", pattern) < 0 ?
-			-ENOMEM :
-			0;
+	char *wildcard = strpbrk(path, "*?[");
+	int fd;
 
-	r = r ?: glob(path, 0, NULL, &found);
-	if (r == GLOB_NOMATCH) /* no mistake, but a file that is missing is one */
-		r = strpbrk(path, "*?[") ? 0 : include_one(to, path);
-	else if (r > 0)
-		r = log_complain(-EIO, "include: %s cannot be read", path);
-	for (size_t i = 0; !r && i < found.gl_pathc; i++)
-		r = include_one(to, found.gl_pathv[i]);
+	if (!wildcard)
+		return include_one(to, path, why); /* which says why */
+	while (wildcard > path + 1 && wildcard[-1] != '/')
+		wildcard--;
+	*wildcard = '\0';
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+	if (fd < 0)
+		return fault(why, -errno, "%s: %s", path, strerror(errno));
+	close(fd);
+	return 0;
+}
+
+/* Write the files of PATTERN, which line NUMBER of the file FIRST includes, to TO. */
+static void include_all(FILE *to, const char *first, unsigned int number, const char *pattern)
+{
+	char *copy = allocated(strdup(first)), *path, why[WHY_LEN], escaped[WHY_LEN];
+	bool whole = *pattern == '/';
+	glob_t found = { 0 };
+	size_t i = 0;
+	int r = asprintf(&path, "%s%s%s", whole ? "" : dirname(copy), whole ? "" : "/", pattern);
+
+	path = allocated(r < 0 ? NULL : path);
+	r = glob(path, 0, NULL, &found);
+	do {
+		if (r == GLOB_NOMATCH)
+			r = include_none(to, path, why);
+		else if (r)
+			r = fault(why, -EIO, "%s: cannot be read", path);
+		else
+			r = include_one(to, found.gl_pathv[i], why);
+		if (r) /* a name may have a newline */
+			fprintf(to, MARK "%u %s\n" WRONG "%s\n", number - 1, first,
+				log_escape(why, escaped, sizeof(escaped)));
+		r = 0;
+	} while (++i < found.gl_pathc);
 	globfree(&found);
 	free(path);
 	free(copy);
-	return r;
 }
 
 /* The files that LINE, of the file FIRST, includes; NULL: it includes none.  Changes LINE. */
@@ -390,28 +449,29 @@ static const char *include_pattern(char *line)
 	return line && !strcmp(key, "include") ? trim(line) : NULL;
 }
 
-/* Write TEXT, of the file FIRST, with all that it includes to FD.  0 or -errno. */
-static int include_write(int fd, const char *first, char *text)
+/* Write TEXT, LEN bytes of the file FIRST, with all that it includes to FD.  0 or -errno. */
+static int include_write(int fd, const char *first, char *text, size_t len)
 {
 	char *out = NULL;
-	size_t len = 0;
-	FILE *to = open_memstream(&out, &len);
+	size_t written = 0;
+	FILE *to = open_memstream(&out, &written);
 	unsigned int number = 0;
 	const char *pattern;
 	int r = to ? 0 : -ENOMEM;
 
+	disarm(text, len);
 	for (char *line; !r && (line = strsep(&text, "\n"));) {
 		number++;
-		fprintf(to, "%s\n", *line == *MARK ? "\1" : line);
+		fprintf(to, "%s\n", line);
 		pattern = include_pattern(line);
 		if (pattern) {
-			r = include_all(to, first, pattern);
+			include_all(to, first, number, pattern);
 			fprintf(to, MARK "%u %s\n", number, first);
 		}
 	}
 	if (to && fclose(to) && !r)
 		r = -ENOMEM;
-	if (!r && write(fd, out, len) != (ssize_t)len)
+	if (!r && write(fd, out, written) != (ssize_t)written)
 		r = -ENOSPC;
 	free(out);
 	return r;
@@ -419,21 +479,22 @@ static int include_write(int fd, const char *first, char *text)
 
 int config_file_open(const char *path)
 {
-	int fd = file_open_one(path), all, r;
+	char why[WHY_LEN], *text;
+	int fd = file_open_one(path, why), all, r;
 	size_t len = 0;
-	char *text;
 
 	if (fd < 0)
-		return fd;
+		return log_complain(fd, "%s", why);
 	text = file_read(fd, &len);
 	lseek(fd, 0, SEEK_SET);
 	/* most files include none, and are read as they are; the reader complains of bad ones */
-	if (!text || strlen(text) < len || (!strstr(text, "include") && !strstr(text, MARK))) {
+	if (!text || strlen(text) < len ||
+	    (!strstr(text, "include") && !strpbrk(text, MARK WRONG))) {
 		free(text);
 		return fd;
 	}
 	all = memfd_create("culvert.conf", MFD_CLOEXEC);
-	r = all < 0 ? -errno : include_write(all, path, text);
+	r = all < 0 ? -errno : include_write(all, path, text, len);
 	free(text);
 	close(fd);
 	if (!r)

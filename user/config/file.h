@@ -31,6 +31,7 @@ struct config_reader {
 	unsigned int line;            /* its number */
 	bool includes;                /* that file is an included one, whose sections are its own */
 	bool mistaken;                /* that line has a mistake */
+	bool astray;                  /* a line outside of sections had one, in this file */
 	int error;                    /* 0: no mistake yet */
 	struct forward_conf *forward; /* the last one that began; NULL: none has */
 };

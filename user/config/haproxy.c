@@ -18,7 +18,10 @@
 
 /* --- frontends --- */
 
-/* TEXT, HOST:PORT of `bind` or `server`, as culvert writes it.  V6ONLY: not IPv4, too, at "::". */
+/*
+ * TEXT, HOST:PORT of `bind` or `server`, as culvert writes it.  V6ONLY: not IPv4, too, at "::".
+ * NULL: it has no port, and LISTENS.
+ */
 static const char *address_of(struct foreign *f, const char *text, bool listens, bool v6only)
 {
 	const char *at = strchr(text, '@'), *colon;
@@ -32,9 +35,9 @@ static const char *address_of(struct foreign *f, const char *text, bool listens,
 	if (at && (v6 || !strncmp(text, "ipv4@", 5) || !strncmp(text, "tcp", 3)))
 		text = at + 1;
 	colon = strrchr(text, ':');
-	if (!colon || !colon[1])
-		return NULL;
-	len = (int)(colon - text);
+	len = (int)(colon && !strchr(colon, ']') ? (size_t)(colon - text) : strlen(text));
+	if (!text[len] || !text[len + 1]) /* see add_ports() */
+		return listens ? NULL : foreign_keep(f, "%.*s:", len, text);
 	if (listens && len <= 1 && (!len || *text == '*') && !v6)
 		return foreign_keep(f, "0.0.0.0%s", colon);
 	if (listens && len <= 2 && (!strncmp(text, "::", (size_t)len) || v6))
@@ -42,6 +45,33 @@ static const char *address_of(struct foreign *f, const char *text, bool listens,
 	return foreign_keep(f,
 			    *text != '[' && memchr(text, ':', (size_t)len) ? "[%.*s]%s" : "%.*s%s",
 			    len, text, colon);
+}
+
+/* Servers without a port of their own have that at which the client came: keep ADDRESS's. */
+static void keep_ports(struct draft *d, const char *address)
+{
+	const char *before = draft_find(d, ".ports"), *colon = strrchr(address, ':');
+	const char *ports = strncmp(address, "unix:", 5) && colon ? colon + 1 : "";
+
+	draft_set(d, ".ports", before && strcmp(before, ports) != 0 ? "" : ports);
+}
+
+/* Put PORTS behind the servers of D that have none. */
+static void add_ports(struct draft *d, const char *ports)
+{
+	char *all = NULL, *at = d->upstream;
+
+	while (at && *at) {
+		size_t len = strcspn(at, ":");
+
+		len += !!at[len];
+		all = text_join(all, "", foreign_keep(d->f, "%.*s", (int)len, at));
+		if (at[len - 1] == ':' && strchr(", ", at[len]))
+			all = text_join(all, "", ports);
+		at += len;
+	}
+	free(d->upstream);
+	d->upstream = all;
 }
 
 static void take_bind(struct draft *d)
@@ -59,10 +89,12 @@ static void take_bind(struct draft *d)
 	}
 	for (char *all = *d->args, *one; (one = strsep(&all, ","));) {
 		address = address_of(d->f, one, true, v6only);
-		if (address)
+		if (address) {
 			take_listener(d, address, header, "accept-proxy");
-		else
+			keep_ports(d, address);
+		} else {
 			lose(d, "bind", "expected an address and a port");
+		}
 	}
 	for (char **a = d->args + !!*d->args; *a; a++)
 		if (!strcmp(*a, "ssl"))
@@ -174,12 +206,15 @@ static void take_server(struct draft *d)
 {
 	static const char *const keys[][3] = { { ".server-check", ".usual-check", ".check" },
 					       { ".server-send", ".usual-send", ".send" } };
+	bool disabled = false; /* if not in use, else its weight is 0 */
 	const char *address;
 	char *one;
 
 	d->args += !!*d->args;
 	address = *d->args ?: "";
-	address = address_of(d->f, address, false, false) ?: foreign_keep(d->f, "%s:", address);
+	for (char **w = d->args; *w; w++)
+		disabled |= !strcmp(*w, "disabled");
+	address = address_of(d->f, address, false, false);
 	one = text_join(text_join(NULL, "", address), "", draft_find(d, ".usual") ?: "");
 	for (int i = 0; i < 2; i++)
 		draft_set(d, keys[i][0], draft_find(d, keys[i][1]) ?: "");
@@ -194,7 +229,11 @@ static void take_server(struct draft *d)
 	if (*one)
 		d->upstream = text_join(d->upstream, ", ", one);
 	else
-		lose(d, "server", foreign_keep(d->f, "%s is disabled: left out", address));
+		lose(d, "server",
+		     foreign_keep(d->f,
+				  disabled ? "%s is disabled: left out" :
+					     "%s: weight 0: add it and drain it by culvert upstream",
+				  address));
 	free(one);
 }
 
@@ -222,7 +261,7 @@ static const char *escape(struct foreign *f, const char *text)
 
 /* An answer to these has the same status. */
 #define METHODS " GET HEAD OPTIONS "
-#define GET "culvert sends GET, the server as Host; see check-send"
+#define GET "culvert sends GET, without body and variables; see check-send"
 
 static void take_httpchk(struct draft *d)
 {
@@ -235,12 +274,21 @@ static void take_httpchk(struct draft *d)
 
 static void take_check_send(struct draft *d)
 {
-	for (char **a = d->args; *a; a += 1 + !!a[1])
-		if (!strcmp(*a, "uri") && a[1])
+	const char *head = NULL;
+
+	for (char **a = d->args; *a; a += 1 + !!a[1]) {
+		if (!strcmp(*a, "uri") && a[1]) {
 			draft_set(d, "check-http", a[1]);
-		else if (!a[1] || (strcmp(*a, "meth") ? strcmp(*a, "ver") != 0 :
-							!has_word(d->f, METHODS, a[1], "")))
+		} else if (!strcmp(*a, "hdr") && a[1] && a[2] && !strchr(a[2], '%')) {
+			head = foreign_keep(d->f, "%s%s: %s\r\n", head ?: "", a[1], a[2]);
+			a++;
+		} else if (!a[1] || (strcmp(*a, "meth") ? strcmp(*a, "ver") != 0 :
+							  !has_word(d->f, METHODS, a[1], ""))) {
 			lose(d, NULL, GET);
+		}
+	}
+	if (head)
+		draft_set(d, "check-send", escape(d->f, head));
 }
 
 static void take_redis(struct draft *d)
@@ -374,11 +422,14 @@ static bool is_checked(const struct draft *d)
 	return check && *check;
 }
 
-static void end_backend(struct draft *d)
+/* PORTS: where clients come. */
+static void end_backend(struct draft *d, const char *ports)
 {
 	bool checks = is_checked(d);
 	const char *backup;
 
+	if (ports)
+		add_ports(d, ports);
 	if (checks && !draft_find(d, "check"))
 		draft_set(d, "check", "2");
 	for (size_t i = 0; i < d->n_keys; i++) /* HAProxy ignores these without "check" */
@@ -449,7 +500,7 @@ static const char *write_names(struct draft *front, const char *name, struct sta
 	to->told = true;
 	apply_section(&back, to, BACK);
 	back.s = s;
-	end_backend(&back);
+	end_backend(&back, draft_find(front, ".ports"));
 	for (size_t i = 0; i < front->n_keys; i++) {
 		const char *key = front->keys[i].key;
 		const struct option_def *o = option_find(key, SCOPE_SNI);
@@ -516,7 +567,7 @@ static void write_forward(struct foreign *f, struct statement *head)
 		return;
 	}
 	end_requests(&d);
-	end_backend(&d);
+	end_backend(&d, draft_find(&d, ".ports"));
 	if (strcmp(idle_of(&d), "0") != 0)
 		draft_set(&d, "idle-timeout", idle_of(&d));
 	fin = longer(&d, ".client-fin", ".server-fin");

@@ -50,6 +50,16 @@ static void take_listen(struct draft *d)
 	}
 }
 
+/* Proxies whose PROXY header counts. */
+static void take_trusted(struct draft *d)
+{
+	const char *before = draft_find(d, ".trusted");
+
+	draft_set(d, ".trusted",
+		  foreign_keep(d->f, "%s%s%s", before ?: "", before ? " " : "",
+			       foreign_network(d->f, *d->args ?: "")));
+}
+
 static const struct keyword directives[] = {
 	{ "listen", BOTH, take_listen, "" },
 	{ "proxy_pass", BOTH, take_value, ".target" },
@@ -66,6 +76,7 @@ static const struct keyword directives[] = {
 	{ "proxy_responses", UDP, take_value, "responses" },
 	{ "allow", BOTH, take_network, "allow" },
 	{ "deny", BOTH, take_network, "deny" },
+	{ "set_real_ip_from", BOTH, take_trusted, "" },
 	{ "proxy_upload_rate|proxy_download_rate", BOTH, take_lost,
 	  "a limit of one connection has no equal: see bandwidth-per-client" },
 	{ "limit_conn", BOTH, take_lost, "see max-sessions-per-client" },
@@ -173,9 +184,39 @@ static void write_map(struct draft *front, struct statement *m, const char *name
 	}
 }
 
-static bool is_access(const struct statement *s)
+static bool is_access(const char *word)
 {
-	return !strcmp(s->words[0], "allow") || !strcmp(s->words[0], "deny");
+	return !strcmp(word, "allow") || !strcmp(word, "deny");
+}
+
+static bool is_trusted(const char *word)
+{
+	return !strcmp(word, "set_real_ip_from");
+}
+
+/*
+ * Add what becomes of clients whom no rule matches: nginx accepts them.  With set_real_ip_from the
+ * rules are about the client that the PROXY header of such a peer names; any other peer could forge
+ * a header, so it is refused.
+ */
+static void end_access(struct draft *d)
+{
+	const char *trusted = draft_find(d, ".receive") ? draft_find(d, ".trusted") : NULL;
+	const char *allow = trusted ? "allow-client" : "allow", *last = NULL;
+
+	for (size_t i = 0; i < d->n_keys; i++) {
+		const char *key = d->keys[i].key;
+
+		if (!is_access(key))
+			continue;
+		last = d->keys[i].value;
+		if (trusted)
+			d->keys[i].key = *key == 'a' ? allow : "deny-client";
+	}
+	if (last && strcmp(last, "all") != 0)
+		draft_set(d, allow, "all");
+	if (last && trusted)
+		draft_set(d, "allow", trusted);
 }
 
 /* Write the server BLOCK as far as it is for ROLES, TCP or UDP. */
@@ -183,23 +224,22 @@ static void write_server(struct foreign *f, struct statement *block, unsigned in
 {
 	struct draft d = { .f = f, .roles = roles };
 	struct statement *end = foreign_end(f, block), *m;
-	bool rules = false; /* those of a server replace those of `stream` */
-	const char *target, *name, *last = "all";
+	bool rules = false, trust = false; /* those of a server replace those of `stream` */
+	const char *target, *name;
 
-	for (struct statement *c = block + 1; c < end; c++)
-		rules |= is_access(c);
+	for (struct statement *c = block + 1; c < end; c++) {
+		rules |= is_access(c->words[0]);
+		trust |= is_trusted(c->words[0]);
+	}
 	for (struct statement *s = f->statements; s < f->statements + f->n; s++)
-		if (!s->depth && (!rules || !is_access(s)))
+		if (!s->depth && !(rules && is_access(s->words[0])) &&
+		    !(trust && is_trusted(s->words[0])))
 			draft_apply(&d, directives, s);
 	for (struct statement *c = block + 1; c < end; c++)
 		if (strcmp(c->words[0], "listen") != 0 || has_argument(c, "udp") == (roles == UDP))
 			draft_apply(&d, directives, c);
 	d.s = block;
-	for (size_t i = 0; i < d.n_keys; i++)
-		if (!strcmp(d.keys[i].key, "allow") || !strcmp(d.keys[i].key, "deny"))
-			last = d.keys[i].value;
-	if (strcmp(last, "all") != 0) /* nginx accepts clients whom no rule matches */
-		draft_set(&d, "allow", "all");
+	end_access(&d);
 	target = draft_find(&d, ".target") ?: "";
 	if (draft_find(&d, "listen")) {
 		name = foreign_name(f, foreign_keep(f, "%s%s", target + (*target == '$'),

@@ -105,6 +105,8 @@ static int store_lines(struct config *c, struct forward_conf *fc, const struct c
 		if (l->option->kind == KIND_LISTEN)
 			r = option_store(c, fc, l) ?: r;
 	listens = !r;
+	if (!listens)
+		endpoint_close(&fc->listen); /* which may have the address of another protocol */
 	for (const struct config_line *l = lines->lines; l < end; l++) {
 		/* the protocol is not known, so an upstream cannot be checked */
 		if (l->option->kind == KIND_LISTEN ||

@@ -10,7 +10,8 @@
  *            the clients in their backlogs
  *
  * A forward with nothing changed stays as it is.  If something has changed, a new struct forward of
- * the same name replaces it, and sessions go on with the one that they began with.
+ * the same name replaces it, and sessions go on with the one that they began with.  Those that wait
+ * for a server's place go on with the new one, each at its turn (forward_follow()).
  *
  * The start is the same change, from no forwards.  A drain is a smaller change: one forward's
  * addresses are closed, or opened.  A control thread asks for it, and waits.
@@ -260,13 +261,26 @@ static void change_list(struct change *ch)
 	TAILQ_CONCAT(all, &gone, in_forwards);
 }
 
-/* The lock is held for both steps, so that other threads see the whole change or nothing of it. */
+/* From now on, who waits for a server's place goes on with the new forward. */
+static void change_names(struct change *ch)
+{
+	struct forward *f;
+
+	TAILQ_FOREACH(f, &ch->service->forwards.list, in_forwards)
+		if (f->state == FORWARD_ACTIVE && !f->becomes)
+			forward_set_active(f, false);
+	for (size_t i = 0; i < ch->config->n_forwards; i++)
+		forward_set_active(ch->forwards[i], true);
+}
+
+/* The lock is held for all steps, so that other threads see the whole change or nothing of it. */
 static void change_put_in_force(struct change *ch)
 {
 	struct service *sv = ch->service;
 	struct upstream_orders before;
 
 	pthread_mutex_lock(&sv->forwards.lock);
+	change_names(ch); /* before a client of the new forward can wait */
 	change_addresses(ch);
 	change_list(ch);
 	sv->changes++;
@@ -283,6 +297,7 @@ static void change_put_in_force(struct change *ch)
 	log_set_level(ch->config->log_level);
 	atomic_store(&sv->shared->grace_ms, ch->config->grace_ms);
 	for (size_t i = 0; i < ch->config->n_forwards; i++) {
+		queue_wake(&ch->forwards[i]->totals->queue); /* there may be more places */
 		if (ch->forwards[i]->from == ch->next)
 			forward_warn(ch->forwards[i]->conf);
 	}

@@ -6,6 +6,7 @@
  * and engine_follow() run on the threads of workers.
  */
 #include <errno.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/json_add.h"
@@ -261,11 +262,18 @@ void actions_stream(void *arg, const struct control *c, const struct request *re
 /* Without --store hand_over() follows. */
 static struct json_object *hand_over_command(struct round *r)
 {
-	int e = request_has(r->req, KEY_STORE) ? hand_over_store(r->actions) : 0;
+	bool stores = request_has(r->req, KEY_STORE);
+	const char *why = hand_over_hindrance(r->actions);
+	int e = why || !stores ? 0 : hand_over_store(r->actions);
 
-	if (e)
-		return request_error_json(ERROR_FAILED, "the sessions stay here: %s", strerror(-e));
-	return request_has(r->req, KEY_STORE) ? NULL : stream_command(r);
+	if (why || e)
+		return request_error_json(ERROR_FAILED, "the sessions stay here: %s",
+					  why ?: strerror(-e));
+	if (stores)
+		return NULL;
+	r->actions->service->hands_over = true;
+	json_add_int(r->answer, "pid", getpid());
+	return stream_command(r);
 }
 
 /* --- all commands --- */

@@ -269,7 +269,7 @@ static struct json_object *forward_json(struct forward *f, const struct shared *
 	json_add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
 	/* totals belong to the forward's name, so they include sessions from before a reload */
 	json_add_int(o, "live", session_syn_forward_live(shared, f));
-	json_add_int(o, "waiting", atomic_load(&f->totals->queues.n));
+	json_add_int(o, "waiting", atomic_load(&f->totals->queue.n));
 	/* read first, so that `finished` never exceeds `accepted` */
 	json_add_int(o, "finished", SUM(f, finished));
 	json_add_int(o, "moved", SUM(f, moved));

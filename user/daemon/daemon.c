@@ -193,6 +193,10 @@ static int daemon_take_over(struct daemon *d)
 		return 0;
 	}
 	log_error("take-over: grafted sessions are left alone: %s", d->err);
+	d->probe.of[ENGINE_GRAFT] = (struct probe_finding){ false,
+							    "it could not begin: see the log" };
+	netlink_watch_close(&d->routes);
+	d->service.sockets = NULL;
 	d->shared.grafts = NULL;
 	d->shared.syn = NULL;
 	d->actions.standby = NULL;
@@ -224,7 +228,10 @@ static int daemon_begin(struct daemon *d)
 			return EXIT_CODE_UNSUPPORTED;
 		r = threads_start(ts);
 	}
-	take_over_end(d->take_over, d->shared.grafts);
+	if (!take_over_lacks(d->take_over)) {
+		take_over_end(d->take_over, d->shared.grafts);
+		d->take_over = NULL;
+	}
 	if (!r && d->shared.session_log)
 		r = session_log_start(d->shared.session_log);
 	r = r ?: service_start(&d->service);
@@ -413,6 +420,8 @@ int daemon_run(int argc, char **argv)
 		r = d.code;
 		atomic_store(&d.shared.grace_ms, r ? 0 : atomic_load(&d.shared.grace_ms));
 	}
+	if (take_over_lacks(d.take_over)) /* sockets and maps are still the other daemon's */
+		atomic_store(&d.shared.handed_over, HANDED_OVER_MAPS);
 	if (!r && !atomic_load(&d.shared.handed_over)) {
 		grace_s = atomic_load(&d.shared.grace_ms) / 1000.0;
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
@@ -421,5 +430,7 @@ int daemon_run(int argc, char **argv)
 			   grace_s);
 	}
 	daemon_end(&d);
+	if (take_over_lacks(d.take_over))
+		graft_table_close(d.shared.grafts, true);
 	return r;
 }

@@ -31,7 +31,8 @@
 #include "relay/session_life.h"
 #include "relay/udp/udp_session.h"
 
-SYSCALLS_ALLOWED(SYSCALL_IF(PART_NOTIFY, socketpair, SYSCALL_ARG(0, AF_UNIX)));
+SYSCALLS_ALLOWED(SYSCALL_IF(PART_NOTIFY, socketpair, SYSCALL_ARG(0, AF_UNIX)),
+		 SETSOCKOPT(SOL_SOCKET, SO_SNDBUF));
 
 #define READY_MS 120000 /* for the other daemon to come up */
 #define LEAVE_MS 500    /* for flows to leave the kernel */
@@ -331,15 +332,52 @@ static int hand_all(struct hand_over *h, int stored)
 	return r;
 }
 
+/* Let no message wait for room in the socket at FD. */
+static void hand_make_room(int fd)
+{
+	const int room = INT_MAX / 4;
+
+	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
+}
+
+/* The other daemon would otherwise hold this one for dead, should this one end soon. */
+static void hand_refuse(const struct hand_over *h, const char *why)
+{
+	struct bundle b = { 0 };
+
+	hand_make_room(h->fd);
+	bundle_put(&b, &(struct record){ .kind = HANDED_REFUSED,
+					 .at = (const uint8_t *)why,
+					 .size = strlen(why) + 1 });
+	bundle_send(&b, h->fd);
+	bundle_free(&b);
+}
+
 static int hand_end(struct hand_over *h, int r)
 {
+	const char *why = r == -ESTALE     ? "the configuration has changed meanwhile" :
+			  r == -ESHUTDOWN  ? "this daemon is told to end" :
+			  r == -EPIPE      ? "the other daemon has ended" :
+			  r == -ECONNRESET ? "the other daemon has ended" :
+			  r == -ETIMEDOUT  ? "the other daemon has not answered in time" :
+					     strerror(-r);
+
 	if (r) {
 		hand_mark_all(h, false);
-		log_warning("take-over: the other daemon has failed, and this one goes on: %s",
-			    strerror(-r));
+		log_warning("take-over: nothing is handed over: %s", why);
 	}
+	if (r && !h->stores)
+		hand_refuse(h, why);
 	loop_wake(h->service->main);
 	return r;
+}
+
+const char *hand_over_hindrance(const struct actions *a)
+{
+	return atomic_load(&a->service->shared->handed_over) ? "another daemon has all by now" :
+	       a->service->hands_over                        ? "another take-over is under way" :
+	       a->service->shared->ends                      ? "this daemon is told to end" :
+							       NULL;
 }
 
 static struct hand_over hand_begin(const struct actions *a)
@@ -360,22 +398,25 @@ void hand_over(const struct actions *a, const struct control *c, int fd)
 	pthread_mutex_lock(lock);
 	r = hand_sockets(&h);
 	pthread_mutex_unlock(lock);
-	if (!r && control_wait(c, fd, READY_MS) <= 0)
-		r = -ETIMEDOUT;
+	if (!r) {
+		r = control_wait(c, fd, READY_MS);
+		r = r > 0 ? 0 : r ?: -ETIMEDOUT;
+	}
 	pthread_mutex_lock(lock);
 	r = r ?: hand_learn_forwards(&h) ?: hand_all(&h, -1);
 	hand_end(&h, r);
+	h.service->hands_over = false;
 	pthread_mutex_unlock(lock);
 }
 
 int hand_over_store(const struct actions *a)
 {
 	struct hand_over h = hand_begin(a);
-	int fds[2], room = INT_MAX / 4, r;
+	int fds[2], r;
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds))
 		return -errno;
-	setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
+	hand_make_room(fds[0]);
 	h.stores = h.handing.same = true; /* if it has not, it takes records of them */
 	h.fd = fds[0];
 	hand_mark_all(&h, true);

@@ -34,6 +34,8 @@
 #define ANSWER_MS 3000 /* and a millisecond more for each KiB */
 
 #define ABOUT "culvert: metrics are at /metrics, a page for people at /\n"
+#define BY_NAME                                                                                    \
+	"culvert: ask by an address, not by a name, for the page: else a foreign page could read it\n"
 
 /* --- the text --- */
 
@@ -428,6 +430,7 @@ static const struct {
 	[ASKED_METRICS] = { "/metrics", "text/plain; version=0.0.4; charset=utf-8", make_text },
 	[ASKED_STATE] = { "/state.json", "application/json", metrics_page_state },
 	[ASKED_PAGE] = { "/", "text/html; charset=utf-8", metrics_page_html },
+	[ASKED_BY_NAME] = { "", "text/plain", NULL },
 };
 
 /*
@@ -454,7 +457,7 @@ enum metrics_asked metrics_asked(const char *request)
 	while (asked && (!method || strlen(answers[asked].path) != len ||
 			 memcmp(answers[asked].path, request + method, len) != 0))
 		asked--;
-	return asked == ASKED_STATE && !host_is_address(request) ? ASKED_NOTHING : asked;
+	return asked >= ASKED_STATE && !host_is_address(request) ? ASKED_BY_NAME : asked;
 }
 
 void metrics_serve(struct control *c, int fd, void *arg)
@@ -462,8 +465,9 @@ void metrics_serve(struct control *c, int fd, void *arg)
 	char request[REQUEST_MAX] = "";
 	int n, r = control_read(c, fd, "\r\n\r\n", REQUEST_MS, request, sizeof(request));
 	enum metrics_asked asked = r ? ASKED_NOTHING : metrics_asked(request);
-	char *made = asked ? answers[asked].make(arg) : NULL;
-	const char *body = made ?: ABOUT;
+	bool known = asked && answers[asked].make;
+	char *made = known ? answers[asked].make(arg) : NULL;
+	const char *body = made ?: asked == ASKED_BY_NAME ? BY_NAME : ABOUT;
 	size_t len = strlen(body);
 	bool whole = r || *request != 'H'; /* HEAD wants no body */
 
@@ -474,7 +478,7 @@ void metrics_serve(struct control *c, int fd, void *arg)
 		     "HTTP/1.1 %s\r\nContent-Type: %s\r\n%s"
 		     "Content-Length: %zu\r\nConnection: close\r\n\r\n",
 		     made  ? "200 OK" :
-		     asked ? "503 Service Unavailable" :
+		     known ? "503 Service Unavailable" :
 		     r     ? "400 Bad Request" :
 			     "404 Not Found",
 		     answers[made ? asked : ASKED_NOTHING].type, metrics_page_headers, len);

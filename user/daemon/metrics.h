@@ -15,7 +15,13 @@
  */
 control_serve_fn metrics_serve;
 
-enum metrics_asked { ASKED_NOTHING, ASKED_METRICS, ASKED_STATE, ASKED_PAGE };
+enum metrics_asked {
+	ASKED_NOTHING,
+	ASKED_METRICS,
+	ASKED_STATE,
+	ASKED_PAGE,
+	ASKED_BY_NAME, /* for the page or the state, and by a host name: refused */
+};
 
 /* What REQUEST, up to the empty line, is for: a GET, or a HEAD. */
 enum metrics_asked metrics_asked(const char *request);

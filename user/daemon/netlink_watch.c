@@ -55,6 +55,12 @@ static void on_news(struct source *source, uint32_t events)
 	r->news = true;
 }
 
+void netlink_watch_close(struct netlink_watch *r)
+{
+	timer_cancel(&r->look);
+	loop_watch(r->loop, &r->netlink, 0, false);
+}
+
 int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct standby *standby)
 {
 	struct sockaddr_nl all = { .nl_family = AF_NETLINK,

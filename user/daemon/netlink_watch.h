@@ -22,3 +22,5 @@ struct netlink_watch {
 
 /* Only the thread that runs LOOP calls this and uses R.  -errno. */
 int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct standby *standby);
+/* Stop watching. */
+void netlink_watch_close(struct netlink_watch *r);

@@ -49,6 +49,7 @@ struct service {
 	char *text;                      /* of the file in force; NULL: there is none */
 	struct upstream_orders orders;   /* written under forwards.lock */
 	_Atomic unsigned int changes;    /* of the configuration; written under forwards.lock */
+	bool hands_over;                 /* a daemon has asked for all; under forwards.lock */
 	bool started;
 
 	pthread_mutex_t lock; /* of the next members */

@@ -31,20 +31,43 @@ struct take_over {
 	struct bundle bundle; /* of all others */
 	uint64_t began_ns;    /* when the other daemon's workers began to wait, about */
 	unsigned int sessions, refused;
+	bool taken;
+	char why[128]; /* the other daemon refuses, and goes on */
 };
 
-static int take_fault(int e)
+static int take_fault(const struct take_over *t, int e)
 {
-	return log_complain(e, "take-over: %s",
-			    e == -EUSERS ?
-				    "a limit of this daemon is below the sessions of the other" :
-				    strerror(-e));
+	return log_complain(e, "take-over: %s%s", *t->why ? "the other daemon goes on: " : "",
+			    *t->why      ? t->why :
+			    e == -EUSERS ? "a limit of this daemon is below the sessions of the "
+					   "other" :
+			    e == -EPIPE  ? "the other daemon has ended" :
+			    e == -ECONNRESET ? "the other daemon has ended" :
+					       strerror(-e));
+}
+
+/* As bundle_receive(); -ECANCELED: the other daemon refuses. */
+static int take_receive(struct take_over *t, struct bundle *b)
+{
+	struct record r;
+	int e = bundle_receive(b, t->fd);
+
+	if (e || !bundle_get(b, &r))
+		return e;
+	if (r.kind == HANDED_REFUSED) {
+		record_read(&r, t->why, sizeof(t->why) - 1);
+		bundle_free(b);
+		return -ECANCELED;
+	}
+	b->at = 0;
+	b->fds_at = 1;
+	return 0;
 }
 
 /* --- before this daemon comes up --- */
 
 /* Send the request.  The answer is a line, and bundles follow. */
-static int take_ask(int fd)
+static int take_ask(struct take_over *t, pid_t pid)
 {
 	static const char ask[] = "{\"command\":\"hand-over\"}\n";
 	struct json_object *answer, *error;
@@ -52,18 +75,21 @@ static int take_ask(int fd)
 	size_t n = 0;
 	int e;
 
-	if (send(fd, ask, sizeof(ask) - 1, MSG_NOSIGNAL) < 0)
-		return take_fault(-errno);
-	while (n < sizeof(line) - 1 && recv(fd, line + n, 1, 0) == 1 && line[n] != '\n')
+	if (send(t->fd, ask, sizeof(ask) - 1, MSG_NOSIGNAL) < 0)
+		return take_fault(t, -errno);
+	while (n < sizeof(line) - 1 && recv(t->fd, line + n, 1, 0) == 1 && line[n] != '\n')
 		n++;
 	line[n] = '\0';
 	answer = request_json(line);
 	error = json_object_object_get(answer, "error");
 	e = answer && !error ?
 		    0 :
-		    log_complain(-EPERM, "take-over: %s",
+		    log_complain(-EBUSY, "take-over: %s",
 				 json_object_get_string(json_object_object_get(error, "message")) ?:
 					 "no answer");
+	if (!e)
+		t->pidfd = pidfd_open(
+			json_object_get_int(json_object_object_get(answer, "pid")) ?: pid, 0);
 	json_object_put(answer);
 	return e;
 }
@@ -80,9 +106,9 @@ static int take_connect(struct take_over *t, const char *path)
 	setsockopt(t->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	if (t->fd < 0 || connect(t->fd, (struct sockaddr *)&un, sizeof(un)) ||
 	    getsockopt(t->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len))
-		return take_fault(-errno);
-	t->pidfd = pidfd_open(peer.pid, 0);
-	return take_ask(t->fd);
+		return take_fault(t, -errno);
+	/* PEER is the daemon that has made the socket, and may be an older one */
+	return take_ask(t, peer.pid);
 }
 
 /* The texts of an order stand behind each other. */
@@ -117,7 +143,7 @@ int take_over_begin(const char *path, int store, struct upstream_orders *orders,
 		e = take_connect(t, path);
 	if (e)
 		return e;
-	e = bundle_receive(&b, t->fd);
+	e = take_receive(t, &b);
 	while (!e && bundle_get(&b, &r)) {
 		t->grafts = t->grafts || r.kind == HANDED_GRAFTS;
 		if (r.kind == HANDED_ORDER)
@@ -126,7 +152,7 @@ int take_over_begin(const char *path, int store, struct upstream_orders *orders,
 			close(r.fds[0]);
 	}
 	bundle_free(&b);
-	return e ? take_fault(e) : 0;
+	return e ? take_fault(t, e) : 0;
 }
 
 bool take_over_of_grafts(const struct take_over *t)
@@ -220,7 +246,7 @@ static int take_ahead(struct take_over *t, struct service *sv)
 	int e;
 
 	do {
-		e = bundle_receive(&b, t->fd);
+		e = take_receive(t, &b);
 		more = b.len;
 		while (!e && bundle_get(&b, &r))
 			e = take_one_ahead(t, sv, &r);
@@ -244,7 +270,7 @@ static int take_back_changed(struct take_over *t)
 {
 	struct bundle b;
 	struct record r;
-	int e = bundle_receive(&b, t->fd);
+	int e = take_receive(t, &b);
 
 	while (!e && bundle_get(&b, &r))
 		take_back(t, r.of, false);
@@ -252,21 +278,31 @@ static int take_back_changed(struct take_over *t)
 	return e;
 }
 
-static int take_confirm(const struct take_over *t)
+static int take_confirm(struct take_over *t)
 {
 	struct bundle b = { 0 };
-	int e = bundle_send(&b, t->fd) ?: bundle_receive(&b, t->fd);
+	int e = bundle_send(&b, t->fd) ?: take_receive(t, &b);
 
 	bundle_free(&b);
 	return e;
 }
 
-/* E: has the connection ended because the other daemon is dead?  Then nobody takes sessions back. */
-static bool take_from_dead(const struct take_over *t, int e)
+/*
+ * E: has the connection ended because the other daemon is dead?  Then nobody takes sessions back.  If
+ * it has refused, another one may have its sessions by now.
+ */
+static bool take_from_dead(struct take_over *t, int e)
 {
 	struct pollfd p = { .fd = t->pidfd, .events = POLLIN };
+	struct bundle b;
 
-	return (e == -EPIPE || e == -ECONNRESET) && poll(&p, 1, BUNDLE_MS) == 1;
+	if (e != -EPIPE && e != -ECONNRESET)
+		return false;
+	do { /* it may have refused while this one was sending */
+		e = take_receive(t, &b);
+		bundle_free(&b);
+	} while (!e);
+	return !*t->why && (t->stored || (t->pidfd >= 0 && poll(&p, 1, BUNDLE_MS) == 1));
 }
 
 int take_over_sessions(struct take_over *t, struct service *sv)
@@ -284,7 +320,7 @@ int take_over_sessions(struct take_over *t, struct service *sv)
 	t->began_ns = clock_ns();
 	if (!e && !t->stored)
 		e = take_back_changed(t);
-	e = e ?: bundle_receive(&t->bundle, t->fd);
+	e = e ?: take_receive(t, &t->bundle);
 	whole = !e;
 	while (!e && bundle_get(&t->bundle, &r))
 		e = take_one(t, sv, &r);
@@ -294,13 +330,19 @@ int take_over_sessions(struct take_over *t, struct service *sv)
 		e = take_confirm(t);
 	if (t->stored)
 		sd_notify(0, "FDSTOREREMOVE=1\nFDNAME=" STORE_NAME);
-	if (!e || !take_from_dead(t, e))
-		return e ? take_fault(e) : 0;
+	t->taken = !e || take_from_dead(t, e);
+	if (!e || !t->taken)
+		return e ? take_fault(t, e) : 0;
 	for (size_t i = 0; !whole && i < t->n_ahead; i++)
 		take_back(t, i, true); /* nobody knows what the other daemon has read of them */
 	if (!whole)
 		bundle_free(&t->bundle);
 	return 0;
+}
+
+bool take_over_lacks(const struct take_over *t)
+{
+	return t && !t->stored && !t->taken;
 }
 
 void take_over_grafts(struct take_over *t, struct graft_table *gs)

@@ -23,6 +23,8 @@ bool take_over_of_grafts(const struct take_over *t);
  * other daemon goes on with all of them, and this one has to end.
  */
 int take_over_sessions(struct take_over *t, struct service *sv);
+/* The other daemon has not been taken over: all that this one has opened with its sockets is its own. */
+bool take_over_lacks(const struct take_over *t);
 /*
  * GS has begun: enter the grafted sessions of a daemon with other maps, whose packet programs still
  * carry them.

@@ -12,16 +12,25 @@ bool check_talks(const struct forward_conf *fc)
 	return fc->check_http || fc->check_send || fc->check_expect;
 }
 
+/* Has TEXT, lines of a request's head, a line Host? */
+static bool names_host(const char *text)
+{
+	return !strncasecmp(text, "Host:", 5) || strcasestr(text, "\nHost:");
+}
+
 size_t check_question(const struct forward_conf *fc, const char *host, char *to)
 {
-	char text[CHECK_BYTES];
+	char text[CHECK_BYTES] = "";
 	int n = fc->check_send ? text_unescape(fc->check_send, text) : 0;
+	bool own = !names_host(text);
 
 	if (fc->check_http) /* the text is further lines of the head */
 		return (size_t)snprintf(to, CHECK_BYTES,
-					"GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: culvert\r\n"
-					"Accept: */*\r\nConnection: close\r\n%.*s\r\n",
-					fc->check_http, host, n, text);
+					"GET %s HTTP/1.1\r\n%s%s%sUser-Agent: culvert\r\n"
+					"Accept: */*\r\nConnection: close\r\n%.*s%s\r\n",
+					fc->check_http, own ? "Host: " : "", own ? host : "",
+					own ? "\r\n" : "", n, text,
+					n && text[n - 1] != '\n' ? "\r\n" : "");
 	memcpy(to, text, (size_t)n);
 	return (size_t)n;
 }
@@ -89,7 +98,9 @@ struct check_advice check_read_advice(const char *line)
 		char *end;
 		unsigned long percent = strtoul(line, &end, 10);
 
-		len = strcspn(line, " \t,\r\n");
+		len = strcspn(line, " \t,\r\n#");
+		if (!strncasecmp(line, "maxconn:", 8))
+			a.said |= ADVICE_IGNORED;
 		if (end > line && *end == '%') {
 			a.said |= ADVICE_WEIGHT;
 			a.percent = (unsigned int)(percent < 10000 ? percent : 10000);
@@ -97,7 +108,7 @@ struct check_advice check_read_advice(const char *line)
 		for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
 			const struct check_advice *w = &words[i].advice;
 
-			if (strlen(words[i].word) != len || strncmp(line, words[i].word, len))
+			if (strlen(words[i].word) != len || strncasecmp(line, words[i].word, len))
 				continue;
 			a.said |= w->said;
 			a.down = w->said == ADVICE_STATE ? w->down : a.down;

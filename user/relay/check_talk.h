@@ -38,11 +38,12 @@ struct check_advice {
 		ADVICE_STATE = 1,
 		ADVICE_ORDER = 2,
 		ADVICE_WEIGHT = 4,
-	} said; /* a set: which of the fields count */
+		ADVICE_IGNORED = 8, /* a word of HAProxy's that has no meaning here */
+	} said; /* a set: which of the fields count; 0: nothing was understood */
 	bool down;
 	enum server_order order;
 	unsigned int percent; /* of the configured weight; 0: no new sessions */
 };
 
-/* Read LINE, as "up 50%"; words that are not known are skipped. */
+/* Read LINE, as "up 50%"; words that are not known are skipped, and case does not matter. */
 struct check_advice check_read_advice(const char *line);

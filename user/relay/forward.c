@@ -65,7 +65,7 @@ static struct forward_totals *totals_new(unsigned int n_workers)
 	t->n_workers = n_workers;
 	t->due_ms = NEVER;
 	clients_init(&t->clients);
-	LIST_INIT(&t->queues.queues);
+	queue_init(&t->queue);
 	pthread_mutex_init(&t->servers_lock, NULL);
 	return t;
 }
@@ -130,10 +130,8 @@ struct forward *forward_new(const struct forward_conf *fc, const struct config *
 	f->engine = fc->engine;
 	f->tag = graft_tag(forward_name(fc));
 	f->totals = before ? before->totals : totals_new(c->workers);
-	if (f->totals) {
+	if (f->totals)
 		f->totals->refs++;
-		queue_open(&f->queue, &f->totals->queues);
-	}
 	f->limits = of ? of->totals : f->totals;
 	if (of)
 		f->limits->refs++;
@@ -144,7 +142,7 @@ struct forward *forward_new(const struct forward_conf *fc, const struct config *
 	bucket_init(&f->accepts, fc->accept_rate, fc->accept_rate / 10 ?: 1, clock_ms());
 	if (!f->totals || !forward_take_sni(f) ||
 	    servers_open(&f->servers, fc, before ? &before->servers : NULL,
-			 &f->totals->servers_lock, &f->queue, clock_ms())) {
+			 &f->totals->servers_lock, &f->totals->queue, clock_ms())) {
 		forward_free(f);
 		return NULL;
 	}
@@ -165,7 +163,6 @@ void forward_free(struct forward *f)
 {
 	marked_sockets_close(f->stock);
 	servers_close(&f->servers);
-	queue_close(&f->queue);
 	if (f->limits != f->totals)
 		drop_totals(f->limits);
 	drop_totals(f->totals);
@@ -260,6 +257,49 @@ uint16_t forward_port_offset(const struct forward *f, in_port_t port)
 	if (!fc->upstream.n || fc->upstream.servers[0].at.n_ports <= 1)
 		return 0;
 	return (uint16_t)(ntohs(port) - ntohs(fc->listen.named_port));
+}
+
+/* --- sessions that wait --- */
+
+void forward_set_active(struct forward *f, bool is)
+{
+	pthread_mutex_lock(&f->totals->servers_lock);
+	f->totals->active = is ? f : NULL;
+	pthread_mutex_unlock(&f->totals->servers_lock);
+}
+
+/* May a session of F, at OFFSET, go on with TO?  *RET_OFFSET: its offset there. */
+static bool forward_may_follow(const struct forward *f, uint16_t offset, const struct forward *to,
+			       uint16_t *ret_offset)
+{
+	const struct endpoint *had = &f->conf->upstream.servers[0].at, *on = &f->conf->listen;
+	in_port_t port = htons((uint16_t)(ntohs(on->named_port) + offset));
+
+	*ret_offset = forward_port_offset(to, port);
+	if (to->conf->listen.udp != on->udp || to->limits != f->limits || !to->conf->upstream.n)
+		return false;
+	/* in a range, PORT has to be known, and TO to have it */
+	return to->conf->upstream.servers[0].at.n_ports <= 1 ||
+	       (had->n_ports == on->n_ports &&
+		*ret_offset < to->conf->upstream.servers[0].at.n_ports);
+}
+
+struct forward *forward_follow(struct forward *f, uint16_t *offset)
+{
+	struct forward *to;
+	uint16_t at;
+
+	pthread_mutex_lock(&f->totals->servers_lock);
+	to = f->totals->active;
+	if (!to || to == f || !forward_may_follow(f, *offset, to, &at)) {
+		pthread_mutex_unlock(&f->totals->servers_lock);
+		return f;
+	}
+	atomic_fetch_add(&to->sessions, 1); /* with the lock: TO may be replaced, too */
+	pthread_mutex_unlock(&f->totals->servers_lock);
+	*offset = at;
+	atomic_fetch_sub(&f->sessions, 1); /* last: F may be freed then */
+	return to;
 }
 
 int forward_pace(struct forward *f, const struct sockaddr *client, struct pace **ret)

@@ -16,8 +16,8 @@
 
 /*
  * A forward at run time.  Its configuration never changes: a reload that changes a forward replaces
- * the struct, and sessions keep the one that they began with.  A forward and those that replace it
- * share totals.  A name that was removed and comes back gets new totals.
+ * the struct, and sessions keep the one that they began with, unless they wait for a server's
+ * place.  A forward and those that replace it share totals.  A name that was removed and comes back gets new totals.
  *
  *   ACTIVE    accepts sessions, unless it is draining
  *     -> REPLACED  a reload has put another forward of its name in its place; freed after the last
@@ -57,8 +57,9 @@ struct forward_totals {
 	uint64_t due_ms;
 	struct clients clients;
 	struct bandwidth bandwidth;
-	struct queue_group queues;    /* for the servers */
-	pthread_mutex_t servers_lock; /* of struct servers, of `sni` and of `nameless` */
+	struct server_queue queue;    /* for a place at a server */
+	pthread_mutex_t servers_lock; /* of struct servers, `active`, `sni` and `nameless` */
+	struct forward *active;       /* NULL: it is removed */
 	struct sni_bucket *sni; /* SNI_BUCKETS, with the names of the active [sni] sections, in
 				       * their order; NULL: there was no section so far */
 	bool nameless;          /* the forward is removed, and serves no hello any more */
@@ -75,7 +76,6 @@ struct forward {
 	const struct forward_conf *conf;
 	_Atomic enum engine engine; /* of its sessions, old and new; may change */
 	struct servers servers;
-	struct server_queue queue;   /* for a place at one of them */
 	_Atomic unsigned int checks; /* checks of its servers under way */
 	struct forward_totals *totals;
 	struct forward_totals *limits; /* totals that its limits apply to: its own; those of the
@@ -125,6 +125,8 @@ struct forward *forward_new(const struct forward_conf *fc, const struct config *
 			    struct config_version *from, struct forward *before,
 			    const struct forward *of);
 void forward_free(struct forward *f);
+/* F is the active forward of its name from now on; or is removed, if not IS.  Wakes nobody. */
+void forward_set_active(struct forward *f, bool is);
 /*
  * Find the [sni] sections of F among the N forwards ALL, which are in the order of the
  * configuration.  ALL is NULL: F is removed.
@@ -135,6 +137,11 @@ void forward_set_sni(struct forward *f, struct forward *const *all, size_t n);
  * [sni] section of F, to which the session is then counted.  NULL: there is none.  By any thread.
  */
 struct forward *forward_route(struct forward *f, const struct tls_hello *h);
+/*
+ * The forward for a session of F that waits for a server's place: the one that has replaced F, to
+ * which the session is then counted; or F.  *OFFSET: see forward_port_offset().  By any thread.
+ */
+struct forward *forward_follow(struct forward *f, uint16_t *offset);
 /*
  * The offset of PORT, to which a client sends, in the range of the listener.  The client is served
  * at the same offset in the range of the servers.  0: the servers have no range.

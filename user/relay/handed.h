@@ -18,7 +18,9 @@
  *   OLD  nothing: it has closed its descriptors
  *   NEW  closes the connection: its packet programs carry the grafted sessions
  *
- * Until NEW has taken all, OLD goes on as if nothing had been if anything fails.  By systemd's
+ * Until NEW has taken all, OLD goes on as if nothing had been if anything fails.  OLD then sends
+ * REFUSED instead of its next bundle, before another daemon may ask: an end of the connection without
+ * it means that OLD's process has died.  OLD hands itself over to one daemon at a time.  By systemd's
  * descriptor store OLD's first and last bundle travel alone.
  *
  * `of` of a record is the graft_tag() of its forward; of GRAFT and FROZEN, the number of OLD's folder
@@ -34,4 +36,5 @@ enum handed {
 	HANDED_FROZEN, /* sockets of a grafted session, of the same maps; the struct is its slot */
 	HANDED_GRAFT,  /* a record of datapath/graft/standby_record.h */
 	HANDED_ORDER, /* the struct is 1: a server is added; its forward, itself, its words follow */
+	HANDED_REFUSED, /* alone in its bundle; the struct is why, a text */
 };

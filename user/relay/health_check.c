@@ -75,8 +75,8 @@ static void check_finish_agent(struct check *a)
 
 	tcp_close(a->checks->loop, &a->source, false);
 	a->done = true;
-	if (advice.said && servers_told(&a->forward->servers, a->server, &advice, a->answer,
-					a->checks->loop->now_ms))
+	if (*a->answer && servers_told(&a->forward->servers, a->server, &advice, a->answer,
+				       a->checks->loop->now_ms))
 		check_tell(a);
 }
 

@@ -5,22 +5,10 @@
 
 static pthread_mutex_t queue_lock = PTHREAD_MUTEX_INITIALIZER;
 
-void queue_open(struct server_queue *q, struct queue_group *group)
+void queue_init(struct server_queue *q)
 {
-	*q = (struct server_queue){ .group = group };
+	*q = (struct server_queue){ 0 };
 	TAILQ_INIT(&q->waiters);
-	pthread_mutex_lock(&queue_lock);
-	LIST_INSERT_HEAD(&group->queues, q, in_group);
-	pthread_mutex_unlock(&queue_lock);
-}
-
-void queue_close(struct server_queue *q)
-{
-	if (!q->group)
-		return;
-	pthread_mutex_lock(&queue_lock);
-	LIST_REMOVE(q, in_group);
-	pthread_mutex_unlock(&queue_lock);
 }
 
 void woken_init(struct woken *w, struct loop *loop)
@@ -42,16 +30,40 @@ static void queue_wake_first(struct server_queue *q)
 	loop_wake(w->to->loop);
 }
 
+static bool is_before(const struct waiter *a, const struct waiter *b)
+{
+	return a->since_ms != b->since_ms ? a->since_ms < b->since_ms : a->id < b->id;
+}
+
+/*
+ * Put W into its place, which is mostly the last one.  Sessions of another daemon come in the order
+ * of its workers, forwards or backwards: the place is near that of the one before.  With the lock.
+ */
+static void queue_insert(struct server_queue *q, struct waiter *w)
+{
+	struct waiter *at = q->last ?: TAILQ_LAST(&q->waiters, waiter_list), *next;
+
+	while (at && is_before(w, at))
+		at = TAILQ_PREV(at, waiter_list, in_queue);
+	next = at ? TAILQ_NEXT(at, in_queue) : TAILQ_FIRST(&q->waiters);
+	while (next && !is_before(w, next))
+		next = TAILQ_NEXT(next, in_queue);
+	if (next)
+		TAILQ_INSERT_BEFORE(next, w, in_queue);
+	else
+		TAILQ_INSERT_TAIL(&q->waiters, w, in_queue);
+	q->last = w;
+}
+
 bool queue_wait(struct server_queue *q, struct waiter *w, unsigned int most)
 {
 	bool room;
 
 	pthread_mutex_lock(&queue_lock);
-	room = q->n < most;
+	room = atomic_load(&q->n) < most;
 	if (room) {
-		TAILQ_INSERT_TAIL(&q->waiters, w, in_queue);
-		q->n++;
-		atomic_fetch_add(&q->group->n, 1);
+		queue_insert(q, w);
+		atomic_fetch_add(&q->n, 1);
 	}
 	pthread_mutex_unlock(&queue_lock);
 	return room;
@@ -64,8 +76,9 @@ void queue_leave(struct server_queue *q, struct waiter *w)
 	pthread_mutex_lock(&queue_lock);
 	first = TAILQ_FIRST(&q->waiters) == w;
 	TAILQ_REMOVE(&q->waiters, w, in_queue);
-	q->n--;
-	atomic_fetch_sub(&q->group->n, 1);
+	atomic_fetch_sub(&q->n, 1);
+	if (q->last == w)
+		q->last = NULL;
 	if (w->woken)
 		TAILQ_REMOVE(&w->to->list, w, in_woken);
 	if (first)
@@ -77,7 +90,7 @@ bool queue_is_first(struct server_queue *q, const struct waiter *w)
 {
 	bool first;
 
-	if (!q || !atomic_load(&q->group->n))
+	if (!q || !atomic_load(&q->n))
 		return true;
 	pthread_mutex_lock(&queue_lock);
 	first = TAILQ_FIRST(&q->waiters) == w;
@@ -85,15 +98,12 @@ bool queue_is_first(struct server_queue *q, const struct waiter *w)
 	return first;
 }
 
-void queue_wake(struct queue_group *g)
+void queue_wake(struct server_queue *q)
 {
-	struct server_queue *q;
-
-	if (!g || !atomic_load(&g->n))
+	if (!q || !atomic_load(&q->n))
 		return;
 	pthread_mutex_lock(&queue_lock);
-	LIST_FOREACH(q, &g->queues, in_group)
-		queue_wake_first(q);
+	queue_wake_first(q);
 	pthread_mutex_unlock(&queue_lock);
 }
 

@@ -19,8 +19,10 @@ struct woken;
 struct waiter {
 	TAILQ_ENTRY(waiter) in_queue, in_woken;
 	struct session *session;
-	struct woken *to; /* of the session's worker */
-	uint64_t due_ms;  /* when the session gives up */
+	struct woken *to;  /* of the session's worker */
+	uint64_t since_ms; /* when its wait began */
+	uint64_t id;       /* of the session; orders those of one millisecond */
+	uint64_t due_ms;   /* when the session gives up */
 	bool woken;
 };
 
@@ -33,30 +35,22 @@ struct woken {
 	struct loop *loop; /* of the worker */
 };
 
-/* The queues of all forwards of one name: a reload may have replaced one whose sessions still wait. */
-struct queue_group {
-	LIST_HEAD(queue_list, server_queue) queues;
-	_Atomic unsigned int n; /* sessions in all of them */
-};
-
+/* Of all forwards of one name: who waits goes on with the forward that replaces its own. */
 struct server_queue {
-	LIST_ENTRY(server_queue) in_group;
-	struct queue_group *group;
-	struct waiter_list waiters;
-	unsigned int n;
+	struct waiter_list waiters; /* by since_ms and id */
+	struct waiter *last;        /* that has begun to wait; NULL: it has left */
+	_Atomic unsigned int n;     /* written with the lock */
 };
 
-void queue_open(struct server_queue *q, struct queue_group *group);
-/* Nobody waits. */
-void queue_close(struct server_queue *q);
+void queue_init(struct server_queue *q);
 void woken_init(struct woken *w, struct loop *loop);
-/* W waits from now on, behind all others.  False: MOST wait already. */
+/* W waits from now on, behind those whose wait began before.  False: MOST wait already. */
 bool queue_wait(struct server_queue *q, struct waiter *w, unsigned int most);
 /* W waits no more.  If it was the first one, the next is woken. */
 void queue_leave(struct server_queue *q, struct waiter *w);
 /* True if nobody waits before W; NULL: nobody waits. */
 bool queue_is_first(struct server_queue *q, const struct waiter *w);
-/* A place may be free: the first one of each queue is to look.  G may be NULL.  By any thread. */
-void queue_wake(struct queue_group *g);
+/* A place may be free: the first one is to look.  Q may be NULL.  By any thread. */
+void queue_wake(struct server_queue *q);
 /* The next session of W; NULL: there is none.  By the thread of the worker. */
 struct session *woken_take(struct woken *w);

@@ -29,7 +29,7 @@ void server_put(struct server *s)
 
 void server_leave(struct server *s)
 {
-	struct queue_group *q = s->queues;
+	struct server_queue *q = s->queue;
 
 	atomic_fetch_sub(&s->live, 1); /* before the look at the queue */
 	server_put(s);
@@ -66,7 +66,7 @@ static int add_member(struct servers *ss, const struct servers *before, size_t i
 		return -ENOMEM;
 	if (!known) {
 		snprintf(s->name, sizeof(s->name), "%s", name);
-		s->queues = ss->queue ? ss->queue->group : NULL;
+		s->queue = ss->queue;
 	}
 	ss->members[ss->n++] = (struct member){
 		.server = server_get(s),
@@ -336,7 +336,8 @@ int servers_pick(struct servers *ss, const union client_addr *client, struct ser
 		 struct server **ret, struct addr_list **ret_list)
 {
 	struct candidate c[SERVERS_IN_USE_MAX];
-	bool first = queue_is_first(ss->queue, waiter), full;
+	/* of UDP none waits: TCP's sessions of a forward that was TCP may */
+	bool first = ss->conf->listen.udp || queue_is_first(ss->queue, waiter), full;
 	struct member *best;
 	size_t found, at;
 	int r;
@@ -399,7 +400,8 @@ static bool mark_dead(struct servers *ss, uint64_t now_ms)
 				    health_state(&m->server->health, now_ms) <= SERVER_RETURNING);
 	for (const struct member *m = ss->members; m < ss->members + ss->n; m++) {
 		enum server_state state = health_state(&m->server->health, now_ms);
-		bool dead = (ss->conf->on_down && state == SERVER_FAILED) ||
+		bool told = state == SERVER_DOWN && m->server->told_off;
+		bool dead = (ss->conf->on_down && (state == SERVER_FAILED || told)) ||
 			    (ss->conf->on_backup && m->conf->backup && serves);
 
 		more = (!atomic_exchange(&m->server->dead, dead) && dead) || more;
@@ -472,14 +474,34 @@ bool servers_checked(struct servers *ss, struct server *s, int error, const char
 	changes = mark_dead(ss, now_ms) || health_state(&s->health, now_ms) != was;
 	pthread_mutex_unlock(ss->lock);
 	if (changes)
-		queue_wake(ss->queue ? ss->queue->group : NULL);
+		queue_wake(ss->queue);
 	return changes;
+}
+
+/* The agent of M's server has said A, for the first time: its orders and its share count. */
+static void take_orders(const struct servers *ss, const struct member *m,
+			const struct check_advice *a)
+{
+	struct server *s = m->server;
+
+	if (a->said & ADVICE_ORDER) {
+		s->health.order = a->order;
+		s->told_off = a->order == ORDER_DOWN;
+	}
+	if (a->said & ADVICE_WEIGHT)
+		s->health.told_drain = !a->percent;
+	if (a->said & ADVICE_WEIGHT && a->percent)
+		s->weight = (unsigned int)smaller(larger(m->conf->weight * a->percent / 100, 1),
+						  SERVER_WEIGHT_MAX);
+	if (!a->said)
+		log_limited(LOG_WARNING, "forward %s: server %s: not understood: agent: %s",
+			    forward_name(ss->conf), s->name, s->agent);
 }
 
 bool servers_told(struct servers *ss, struct server *s, const struct check_advice *a,
 		  const char *line, uint64_t now_ms)
 {
-	char why[SERVER_ERROR_LEN];
+	char why[SERVER_ERROR_LEN], said[CHECK_WHY_LEN];
 	enum server_state was;
 	unsigned int weight = 0;
 	struct member *m;
@@ -489,18 +511,15 @@ bool servers_told(struct servers *ss, struct server *s, const struct check_advic
 	was = health_state(&s->health, now_ms);
 	weight = s->weight;
 	m = find_name(ss, s->name);
+	log_escape(line, said, sizeof(said));
 	if (a->said & ADVICE_STATE)
 		s->health.told_down = a->down;
-	if (a->said & ADVICE_ORDER)
-		s->health.order = a->order;
-	if (a->said & ADVICE_WEIGHT)
-		s->health.told_drain = !a->percent;
-	if (a->said & ADVICE_WEIGHT && a->percent && m)
-		s->weight = (unsigned int)smaller(larger(m->conf->weight * a->percent / 100, 1),
-						  SERVER_WEIGHT_MAX);
-	log_escape(line, s->agent, sizeof(s->agent));
-	snprintf(why, sizeof(why), "agent: %.50s", s->agent);
-	if (s->health.told_down) {
+	if (m && strcmp(said, s->agent) != 0) {
+		strcpy(s->agent, said);
+		take_orders(ss, m, a);
+	}
+	snprintf(why, sizeof(why), "agent: %.50s", said);
+	if (a->said & ADVICE_STATE && a->down) {
 		strcpy(s->error, why);
 		s->error_ms = now_ms;
 	}
@@ -509,7 +528,7 @@ bool servers_told(struct servers *ss, struct server *s, const struct check_advic
 		  s->weight != weight;
 	pthread_mutex_unlock(ss->lock);
 	if (changes)
-		queue_wake(ss->queue ? ss->queue->group : NULL);
+		queue_wake(ss->queue);
 	return changes;
 }
 
@@ -676,10 +695,13 @@ struct server *servers_order(struct servers *ss, const char *name, const enum se
 		s = server_get(m->server);
 		s->health.order = order ? *order : s->health.order;
 		s->weight = weight ? *weight : s->weight;
+		s->told_off = s->told_off && !order;
+		/* the operator's order stands in place of the agent's "0%" */
+		s->health.told_drain = s->health.told_drain && !order && !weight;
 		mark_dead(ss, clock_ms());
 	}
 	pthread_mutex_unlock(ss->lock);
-	queue_wake(ss->queue ? ss->queue->group : NULL);
+	queue_wake(ss->queue);
 	return s;
 }
 
@@ -709,6 +731,7 @@ struct server_record {
 	uint64_t error_ms;
 	struct health health;
 	uint32_t weight;
+	char agent[CHECK_WHY_LEN];
 };
 
 void servers_hand_over(struct servers *ss, uint32_t of, struct bundle *b)
@@ -725,6 +748,7 @@ void servers_hand_over(struct servers *ss, uint32_t of, struct bundle *b)
 		r.error_ms = s->error_ms;
 		r.health = s->health;
 		r.weight = s->weight;
+		memcpy(r.agent, s->agent, sizeof(r.agent));
 		bundle_put(b, &(struct record){ .kind = HANDED_SERVER,
 						.of = of,
 						.at = (uint8_t *)&r,
@@ -740,6 +764,7 @@ void servers_take_over(struct servers *ss, const struct record *from)
 
 	record_read(from, &r, sizeof(r));
 	r.name[SERVER_NAME_LEN - 1] = r.error[SERVER_ERROR_LEN - 1] = '\0';
+	r.agent[CHECK_WHY_LEN - 1] = '\0';
 	pthread_mutex_lock(ss->lock);
 	servers_refresh(ss);
 	m = find_name(ss, r.name);
@@ -748,6 +773,7 @@ void servers_take_over(struct servers *ss, const struct record *from)
 		m->server->weight = (unsigned int)smaller(r.weight, SERVER_WEIGHT_MAX);
 		m->server->error_ms = r.error_ms;
 		memcpy(m->server->error, r.error, sizeof(r.error));
+		memcpy(m->server->agent, r.agent, sizeof(r.agent));
 	}
 	pthread_mutex_unlock(ss->lock);
 }

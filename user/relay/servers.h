@@ -49,19 +49,20 @@ struct server {
 	_Atomic uint16_t takes_mss; /* its own MSS; 0: clients need no smaller one than usual */
 	_Atomic uint8_t lacks;      /* enum shaped: options that it does not have */
 	_Atomic uint64_t seen_ms;
-	struct queue_group *queues; /* for a place here */
+	struct server_queue *queue; /* for a place here, or at others of its forward */
 	char name[SERVER_NAME_LEN];
 
 	/* with the lock of struct servers */
 	struct health health;
-	unsigned int weight;          /* by order of an operator; 0: as configured */
+	unsigned int weight;          /* by order of an operator, or its agent; 0: as configured */
+	bool told_off;                /* health.order is "down" by its agent */
 	uint64_t usual_ms;            /* duration of its last connect */
 	uint64_t sessions, failures;  /* connects since the start */
 	char error[SERVER_ERROR_LEN]; /* of the last connect or check that failed; "": none has */
 	uint64_t error_ms;            /* when that was */
 	char answer[CHECK_WHY_LEN];   /* of the last check; "": none has ended */
 	uint64_t answer_ms;           /* when that was */
-	char agent[CHECK_WHY_LEN];    /* the last line of its agent that was understood; "": none */
+	char agent[CHECK_WHY_LEN];    /* the last line of its agent; "": none */
 	uint64_t ask_ms;              /* when it is asked again, if it is silent */
 	uint64_t moved_ms;            /* UDP: when servers_move_on() changed `first` last */
 	uint64_t check_ms;            /* when the next check is due */
@@ -150,7 +151,10 @@ void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, u
  */
 bool servers_checked(struct servers *ss, struct server *s, int error, const char *why,
 		     uint64_t now_ms);
-/* The agent of S has said A in LINE.  True: as of servers_checked(). */
+/*
+ * The agent of S has said A in LINE.  True: as of servers_checked().  Orders and weights in a line that
+ * the agent repeats do not count: an operator may have said something else since.
+ */
 bool servers_told(struct servers *ss, struct server *s, const struct check_advice *a,
 		  const char *line, uint64_t now_ms);
 

@@ -20,11 +20,13 @@
  * fail, until that look-up has ended.
  *
  * Where all servers that could be chosen have their max-sessions, a session waits in a queue
- * (server_queue.c), without a server.  Its connect-timeout begins when it has one.
+ * (server_queue.c), without a server.  Its connect-timeout begins when it has one.  If its forward is
+ * replaced meanwhile, it goes on with the new one, whose servers may have places.
  */
 #include "relay/session_connect.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -211,8 +213,24 @@ static int begin_attempt(struct session *s, unsigned int i)
 	return error;
 }
 
-/* S waits for a place from now on.  -ENOSPC: too many wait. */
-static int wait_for_place(struct session *s)
+/* S, which has no place, goes on with the forward that has replaced its own. */
+static void follow_forward(struct session *s)
+{
+	struct connecting *c = s->connecting;
+	struct forward *before = s->forward;
+
+	s->forward = forward_follow(before, &s->port_offset);
+	if (s->forward == before)
+		return;
+	s->tcp = session_peer(s)->sa.sa_family != AF_UNIX &&
+		 !upstreams_are_unix(&s->forward->conf->upstream);
+	/* its names may have no address yet */
+	c->seen = 0;
+	c->due_ms = s->worker->loop.now_ms + s->forward->conf->connect_timeout_ms;
+}
+
+/* S waits for a place, since SINCE_MS.  -ENOSPC: MOST wait already. */
+static int wait_for_place(struct session *s, uint64_t since_ms, unsigned int most)
 {
 	struct connecting *c = s->connecting;
 
@@ -221,9 +239,10 @@ static int wait_for_place(struct session *s)
 		return -ENOSPC;
 	*c->waiter = (struct waiter){ .session = s,
 				      .to = &s->worker->woken,
-				      .due_ms = s->worker->loop.now_ms +
-						s->forward->conf->queue_timeout_ms };
-	if (queue_wait(&s->forward->queue, c->waiter, s->forward->conf->queue))
+				      .since_ms = since_ms,
+				      .id = s->id,
+				      .due_ms = since_ms + s->forward->conf->queue_timeout_ms };
+	if (queue_wait(&s->forward->totals->queue, c->waiter, most))
 		return 0;
 	free(c->waiter);
 	c->waiter = NULL;
@@ -237,7 +256,7 @@ static void leave_queue(struct session *s)
 
 	if (!c->waiter)
 		return;
-	queue_leave(&s->forward->queue, c->waiter);
+	queue_leave(&s->forward->totals->queue, c->waiter);
 	free(c->waiter);
 	c->waiter = NULL;
 }
@@ -260,12 +279,18 @@ static int choose_server(struct session *s)
 	uint64_t now = s->worker->loop.now_ms, left;
 	struct server *server;
 	struct addr_list *list;
-	int n = c->n_tried ? 0 : session_syn_choice(s->worker, s->forward, &server, &list);
+	int n;
 
+	if (c->waiter)
+		follow_forward(s);
+	n = c->n_tried ? 0 : session_syn_choice(s->worker, s->forward, &server, &list);
 	n = n ?: pick_server(s, &server, &list);
-	/* a place that became free before S waited has woken nobody */
-	if (n == -EBUSY && !c->waiter)
-		n = wait_for_place(s) ?: pick_server(s, &server, &list);
+	if (n == -EBUSY && !c->waiter) {
+		follow_forward(s);
+		n = wait_for_place(s, now, s->forward->conf->queue);
+		/* a place that became free before S waited has woken nobody */
+		n = n ?: pick_server(s, &server, &list);
+	}
 	if (n <= 0)
 		return n;
 	if (c->waiter)
@@ -457,6 +482,21 @@ bool session_connect_begin(struct session *s, void (*on_rival)(struct source *, 
 	return true;
 }
 
+uint64_t session_connect_waits(const struct session *s)
+{
+	bool waits = s->state == SESSION_CONNECTING && s->connecting && s->connecting->waiter;
+
+	return waits ? s->connecting->waiter->since_ms : 0;
+}
+
+void session_connect_wait(struct session *s, uint64_t since_ms)
+{
+	uint64_t now = s->worker->loop.now_ms;
+
+	/* the limit was applied when it began to wait */
+	wait_for_place(s, smaller(since_ms, now), UINT_MAX);
+}
+
 /* s->connecting is freed after the batch, whose events may still point to its sources. */
 void session_connect_end(struct session *s)
 {
@@ -487,7 +527,7 @@ uint64_t session_connect_due(struct session *s)
 
 	/* the first one also finds what nobody has told, such as another limit */
 	if (c->waiter)
-		due = queue_is_first(&s->forward->queue, c->waiter) ?
+		due = queue_is_first(&s->forward->totals->queue, c->waiter) ?
 			      smaller(c->waiter->due_ms, s->worker->loop.now_ms + NAMELESS_MS) :
 			      c->waiter->due_ms;
 	if (may_begin(s))

@@ -15,6 +15,10 @@ struct connecting; /* what a session needs until it is OPEN */
  * handles events of attempts.  False: no memory, and S is reset.
  */
 bool session_connect_begin(struct session *s, void (*on_rival)(struct source *, uint32_t events));
+/* Since when S waits for a server's place; 0: it does not. */
+uint64_t session_connect_waits(const struct session *s);
+/* S, which will connect, has waited for a place in the daemon before this one, since SINCE_MS. */
+void session_connect_wait(struct session *s, uint64_t since_ms);
 /* epoll has reported EVENTS on the socket of attempt I; 0 is that of sides[UPSTREAM]. */
 bool session_connect_answered(struct session *s, unsigned int i, uint32_t events);
 /* The timer has fired: begin the next attempt if there is an address for it, or give up. */

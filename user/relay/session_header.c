@@ -79,11 +79,14 @@ static bool header_refuse(struct session *s, enum cause cause, const char *reaso
 	return session_reset(s, cause);
 }
 
-/* The client of S is known.  NAMED: a proxy, which may ask for itself, has not left that open. */
+/*
+ * The client of S is known.  NAMED: by a header.  Without a name it is the connection's own: a proxy
+ * that asks for itself, or, where the header may be missing, any client.
+ */
 static bool header_admit(struct session *s, bool named)
 {
 	const struct forward_conf *fc = s->forward->conf;
-	enum cause why = named && !acl_allows(&fc->acl_behind, &s->client.sa) ?
+	enum cause why = (named || fc->proxy_in) && !acl_allows(&fc->acl_behind, &s->client.sa) ?
 				 CAUSE_DENIED :
 				 admission_enter_client(s->worker->shared, s->forward, &s->client,
 							false);
@@ -129,7 +132,7 @@ bool session_header_read(struct session *s, bool ended)
 		return session_reset(s, tcp_cause(CLIENT, -r));
 	if (s->forward->conf->proxy_in && !(n > 0 && proxy_protocol_begins(buf, (size_t)n)) &&
 	    (r != -EAGAIN || (n >= 0 && (ended || !n)) || s->worker->loop.now_ms >= s->told->due_ms))
-		return header_admit(s, true);
+		return header_admit(s, false);
 	if (r != -EAGAIN)
 		return header_refuse(s, CAUSE_HEADER_BAD, reason);
 	if (n >= 0 && (ended || !n))

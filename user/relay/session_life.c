@@ -844,16 +844,29 @@ static int take_admit(struct shared *shared, struct forward *f, const union clie
 	return -EUSERS;
 }
 
+/* S has no server yet.  It goes on when its worker runs.  SINCE_MS: see session_record_waits(). */
+static void take_young(struct session *s, uint64_t since_ms)
+{
+	if (!s->told || since_ms) /* who waits has told all */
+		session_set_state(s, SESSION_CONNECTING);
+	/* now, before any session can look for a place */
+	if (since_ms && session_connect_begin(s, on_rival))
+		session_connect_wait(s, since_ms);
+	timer_set(&s->worker->loop, &s->timer, 0);
+}
+
 int session_take_over(struct worker *w, struct forward *f, const struct record *from,
 		      struct session **ret)
 {
 	struct session_record *r = session_record_read(w->shared->grafts, from);
 	const union client_addr *client;
 	struct session *s = NULL;
+	uint64_t since_ms = 0;
 	bool admitted;
 	int e = -EPROTO;
 
 	if (r) {
+		since_ms = session_record_waits(r);
 		client = session_record_client(r, &admitted);
 		e = take_admit(w->shared, f, client, admitted);
 	}
@@ -865,8 +878,6 @@ int session_take_over(struct worker *w, struct forward *f, const struct record *
 	if (e < 0)
 		return e;
 	count_add(&forward_stats(f, w->index)->adopted, 1);
-	if (!e && !s->told)
-		session_set_state(s, SESSION_CONNECTING);
 	if (e && take_open(s))
 		session_reset(s, CAUSE_NO_MEMORY);
 	if (e > 1)
@@ -874,7 +885,7 @@ int session_take_over(struct worker *w, struct forward *f, const struct record *
 	if (e)
 		settle(s);
 	else
-		timer_set(&w->loop, &s->timer, 0); /* it goes on when W runs */
+		take_young(s, since_ms);
 	*ret = s;
 	return 0;
 }

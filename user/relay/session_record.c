@@ -9,6 +9,7 @@
 #include "base/tls_hello.h"
 #include "datapath/carrier_copy.h"
 #include "datapath/graft/graft.h"
+#include "relay/session_connect.h"
 #include "relay/session_graft.h"
 #include "relay/session_header.h"
 #include "relay/session_sockmap.h"
@@ -38,6 +39,7 @@ struct session_record {
 	char server_name[TLS_NAME_MAX + 1];
 	uint8_t postgres; /* bool: its client has asked for TLS */
 	uint8_t answers_in, answers_out;
+	uint64_t waits_since_ms; /* for a server's place; 0: it does not */
 };
 
 /* The fields that both structs have. */
@@ -106,6 +108,7 @@ bool session_record_put(struct session *s, bool same, struct bundle *b)
 	r.state = connected;
 	r.client = s->client;
 	r.told = !!s->told;
+	r.waits_since_ms = session_connect_waits(s);
 	SAME(&r, s);
 	if (s->ending || !record_may_have(s, CLIENT) || !record_may_have(s, UPSTREAM) ||
 	    (connected && (!s->addrs || !session_graft_withdraw(s))))
@@ -186,6 +189,11 @@ const union client_addr *session_record_client(const struct session_record *r, b
 {
 	*ret_admitted = r->admitted || !r->told;
 	return &r->client;
+}
+
+uint64_t session_record_waits(const struct session_record *r)
+{
+	return r->state ? 0 : r->waits_since_ms;
 }
 
 /* In place of session_header_expect(). */

@@ -35,6 +35,8 @@ struct session_record;
 struct session_record *session_record_read(const struct graft_table *gs, const struct record *from);
 /* The client of R; *RET_ADMITTED: the client was counted in. */
 const union client_addr *session_record_client(const struct session_record *r, bool *ret_admitted);
+/* Since when the session of R waits for a server's place; 0: it does not. */
+uint64_t session_record_waits(const struct session_record *r);
 /*
  * Give S, a new session in HEADER, what R says, and the sockets and bytes of FROM.  0: S has no
  * server yet; 1: it is connected; 2 + side: SIDE is dead; -ENOMEM.

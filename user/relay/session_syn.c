@@ -88,6 +88,14 @@ void session_syn_close(struct syn *y)
 	free(y);
 }
 
+static bool has_max_sessions(const struct upstream *u)
+{
+	for (size_t i = 0; i < u->n; i++)
+		if (u->servers[i].max_sessions)
+			return true;
+	return false;
+}
+
 const char *session_syn_refusal(const struct forward_conf *fc, const char *no_syn, bool grafts,
 				bool hooks)
 {
@@ -106,6 +114,7 @@ const char *session_syn_refusal(const struct forward_conf *fc, const char *no_sy
 	       fc->bandwidth                           ? "bandwidth" :
 	       fc->bandwidth_per_client                ? "bandwidth" :
 	       fc->balance == BALANCE_SOURCE           ? "balance = source" :
+	       has_max_sessions(&fc->upstream)         ? "max-sessions of a server" :
 	       at->n_ports != 1                        ? "a range of ports" :
 	       fc->upstream.servers[0].at.n_ports != 1 ? "a range of ports" :
 							 NULL;
@@ -195,7 +204,7 @@ struct syn_stock *session_syn_listen(const struct shared *shared, struct forward
 
 void session_syn_leave(const struct shared *shared, struct syn_stock *k)
 {
-	if (!k)
+	if (!k || !shared->syn) /* daemon_take_over() may have given the stocks up */
 		return;
 	pthread_mutex_lock(&k->lock);
 	if (!--k->listeners) {

@@ -236,8 +236,9 @@ void graft_table_close(struct graft_table *gs, bool keep)
 {
 	if (!gs)
 		return;
-	/* maps that were not opened are not ours to remove */
-	keep = !gs->all || (keep && gs->pins.folder && graft_table_live(gs));
+	/* maps that were not opened, or are another daemon's, are not ours to remove */
+	keep = !gs->all || graft_pins_lock(&gs->pins) ||
+	       (keep && gs->pins.folder && graft_table_live(gs));
 	graft_attach_close(&gs->attached, keep);
 	graft_pins_close(&gs->pins, !keep);
 	udp_table_close(gs->udp);

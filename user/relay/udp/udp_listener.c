@@ -132,8 +132,8 @@ static void udp_take_proxied(struct udp_listen_socket *us, const struct udp_mess
 		}
 		one.data += header.size;
 		one.len -= header.size;
-		if (header.has_addresses)
-			udp_take_behind(us, &one, &header);
+		if (header.has_addresses || us->forward->conf->proxy_in)
+			udp_take_behind(us, &one, header.has_addresses ? &header : NULL);
 		else
 			udp_take(us, &one, NULL);
 	}
