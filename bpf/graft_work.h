@@ -340,6 +340,32 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 }
 
 /*
+ * P is of a session that another relay has, and is not believed: the answers may go by other relays.
+ * The daemon tells the session's relay what was heard here, and of FIN.  A FIN may be forged, so a
+ * later one replaces it, and the session ends only when both ends have acknowledged.
+ */
+static __always_inline void help(struct __sk_buff *skb, struct found *f, const struct packet *p,
+				 __u32 state)
+{
+	struct graft_side *mine = f->mine, *other = f->other;
+
+	mine->heard_ns = bpf_ktime_get_coarse_ns();
+	if (p->len)
+		mine->data_ns = mine->heard_ns;
+	if ((!(p->flags & FIN) && !other->fin) || !is_sound(skb, p))
+		return;
+	if (p->flags & FIN && mine->fin != GRAFT_FIN_ACKED) {
+		mine->fin_end = end_of(p);
+		mine->fin = GRAFT_FIN_SENT;
+	}
+	if (other->fin == GRAFT_FIN_SENT && p->flags & ACK &&
+	    p->ack + mine->ack_add == other->fin_end)
+		other->fin = GRAFT_FIN_ACKED;
+	if (mine->fin == GRAFT_FIN_ACKED && other->fin == GRAFT_FIN_ACKED && state == GRAFT_ACTIVE)
+		end(f, state);
+}
+
+/*
  * May the numbers of P be tracked?  A packet that ends a stream, or moves it by more than its
  * payload, needs a right checksum.  The harm of any other bit error is undone by the next packet.
  */
@@ -387,6 +413,8 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 		c.grafted = believe(skb, f, p, verdict);
 		if (c.grafted && moves_soundly(skb, f, p))
 			track(f, p, state);
+		else if (!c.grafted && f->g->head.worker == GRAFT_NOBODY && !(p->flags & RST))
+			help(skb, f, p, state);
 	}
 	if (f->g->far >= GRAFT_LONG && p->flags & ACK)
 		leash(f, p, state);

@@ -196,7 +196,12 @@ int grafted_adopt(const struct grafted *h, struct worker *w, const struct forwar
 
 /* --- sessions that arrive --- */
 
-enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives)
+bool grafted_is_unowned(const struct grafted *h)
+{
+	return !h->udp && h->state == GRAFTED_ACTIVE && graft_is_orphan(h->grafts, h->slot);
+}
+
+enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives, bool told)
 {
 	const volatile struct udp_flow *f = udp_flow_of(graft_table_udp(h->grafts), h->slot);
 	bool arrived, waits;
@@ -211,8 +216,9 @@ enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives)
 		arrived = graft_is_orphan(h->grafts, h->slot);
 	if (!arrived)
 		return ARRIVAL_NONE;
-	return graft_state_of(h->head) == GRAFT_DONE || grafted_is_here(h) ? ARRIVAL_DUE :
-									     ARRIVAL_STRAY;
+	if (graft_state_of(h->head) != GRAFT_DONE && !grafted_is_here(h))
+		return ARRIVAL_STRAY;
+	return told && !h->udp ? ARRIVAL_HELPED : ARRIVAL_DUE;
 }
 
 bool grafted_wants_sockets(const struct grafted *h)

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "daemon/service.h"
+#include "daemon/grafted.h"
 #include "daemon/standby_addresses.h"
 #include "datapath/graft/standby_record.h"
 
@@ -62,6 +63,17 @@ struct standby {
 	bool revives;       /* this look tries that */
 	uint64_t cared_ms;  /* see CARE_MS */
 
+	uint64_t *helped; /* owned: a bit for each place whose routes were looked up for help */
+	uint32_t moves;   /* of addresses, when these bits began */
+	uint64_t wake_ms; /* when silent orphans are woken next */
+	uint32_t chance;  /* a random number */
+
+	/* the relays of imports, and when each was heard last; streams write them */
+	struct {
+		_Atomic uint32_t tag;
+		_Atomic uint64_t heard_ms;
+	} relays[STREAMS_MAX];
+
 	/* streams, and sessions of peers, change under it; taken before addresses.lock */
 	pthread_mutex_t lock;
 	struct stream streams[STREAMS_MAX];
@@ -86,5 +98,9 @@ bool standby_has_room(struct standby *sb);
 
 /* The number of imported sessions that wait for their addresses.  By any thread. */
 unsigned int standby_held(const struct standby *sb);
+/* Does another relay tell that it has H?  By any thread. */
+bool standby_is_told(const struct standby *sb, const struct grafted *h);
+/* The relay TAG of an import is heard.  On the thread of the import. */
+void standby_hear(struct standby *sb, uint32_t tag);
 /* For `culvert status`.  By any thread. */
 struct json_object *standby_json(struct standby *sb);

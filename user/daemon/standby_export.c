@@ -15,6 +15,7 @@
 #include "base/bits.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "datapath/graft/udp_graft.h"
 #include "relay/upstream_socket.h"
 
@@ -102,7 +103,14 @@ static bool export_forwards(struct stream *s)
  * end.
  */
 #define KEY_OWNED 1U
-#define KEY_TOLD 2U /* STANDBY, and another relay tells of it: nothing is sent */
+/*
+ * Split horizon: STANDBY, and the relay that has the session tells all others itself.  Else each relay
+ * would tell what it was told, and relays could tell each other of a session after its end.
+ */
+#define KEY_TOLD 2U
+#define KEY_HELPED                                                                                 \
+	2U /* the low bits of a larger key: packets go by here, another relay has the session */
+#define KEY_LOW 3U
 
 /*
  * An export may not have looked since this relay owned the session of AT.  KEY_OWNED would make
@@ -125,6 +133,11 @@ static uint32_t export_key_session(const struct stream *s, const struct grafted 
 
 	if (graft_state_of(h->head) == GRAFT_DONE || s->now_ns < offered + s->after_ns)
 		return KEY_NONE;
+	if (grafted_is_unowned(h)) /* about once a second */
+		return (uint32_t)((larger(g->side[0].heard_ns, g->side[1].heard_ns) >> 30) << 4 |
+				  fins)
+			       << 2 |
+		       1U << 31 | KEY_HELPED;
 	return (((uint32_t)(offered / 1000) ^ (uint32_t)h->head->id << 20) << 4 | fins) << 1 |
 	       KEY_OWNED;
 }
@@ -146,15 +159,6 @@ static uint32_t export_key_flow(const struct stream *s, const struct grafted *h)
 }
 
 /*
- * Split horizon: the relay of the session tells all others itself.  Else each relay would tell what it
- * was told, and relays could tell each other of a session after its end.
- */
-static bool export_is_told(const struct grafted *h)
-{
-	return h->head->source && h->head->alone_ms == ALONE_NEVER;
-}
-
-/*
  * KEY_NONE: the session ends, is younger than after_ns, or is a flow of UDP that its sockets alone
  * carry and no other relay knows.
  */
@@ -162,7 +166,7 @@ static uint32_t export_key(const struct stream *s, const struct grafted *h)
 {
 	if (h->state == GRAFTED_STANDBY)
 		return h->head->alone_ms == ALONE_EXPIRED ? KEY_NONE :
-		       export_is_told(h)                  ? KEY_TOLD :
+		       standby_is_told(s->sb, h)          ? KEY_TOLD :
 							    (s->sb->addresses.moves + 1) << 2;
 	if (h->state == GRAFTED_NOTHING || h->head->mirrored == GRAFT_OVER)
 		return KEY_NONE;
@@ -180,7 +184,13 @@ static void export_end(const struct grafted *h, const struct exported *was, uint
 {
 	struct grafted other = { .at = grafted_find(h->grafts, h->udp, &was->client) };
 	bool expired = h->state == GRAFTED_STANDBY && now == KEY_NONE;
+	bool same = !memcmp(&h->leg[0]->tuple, &was->client, sizeof(was->client));
+	const volatile struct graft_entry *g = h->udp ? NULL : graft_of(h->grafts, h->slot);
 
+	/* who helps tells an end that both FINs have shown; other ends are the owner's to tell */
+	if ((was->key & KEY_LOW) == KEY_HELPED &&
+	    !(same && g && g->side[0].fin == GRAFT_FIN_ACKED && g->side[1].fin == GRAFT_FIN_ACKED))
+		return;
 	if (other.at != h->at && other.at != NO_SLOT) {
 		other = grafted_at(h->grafts, other.at);
 		/* the session has ended here, and its copy has come back from the peer meanwhile */
@@ -190,7 +200,9 @@ static void export_end(const struct grafted *h, const struct exported *was, uint
 	}
 	/* an expired session may go on elsewhere, unless its address is here */
 	*ret = (struct graft_record){
-		.kind = expired && !grafted_is_here(h) ? RECORD_LEFT : RECORD_GONE,
+		.kind = expired && !grafted_is_here(h) ? RECORD_LEFT :
+			same && g && g->killed         ? RECORD_KILLED :
+							 RECORD_GONE,
 		.udp = h->udp,
 		.client = was->client,
 	};
@@ -231,6 +243,8 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 		grafted_record(&h, ret);
 		if (h.state == GRAFTED_STANDBY)
 			ret->kind = h.udp ? RECORD_HELD_UDP : RECORD_HELD_TCP;
+		else if (!h.udp && (key & KEY_LOW) == KEY_HELPED)
+			ret->kind = RECORD_HEARD;
 	}
 }
 

@@ -16,9 +16,38 @@
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "relay/upstream_socket.h"
 
 /* --- records, under both locks --- */
+
+/* Two relays have the session: that one keeps it which has heard of it more lately, else that of the lower id. */
+static bool import_yields(const struct grafted *h, const struct graft_record *r)
+{
+	const volatile struct graft_side *side = graft_of(h->grafts, h->slot)->side;
+	uint64_t mine = larger(side[0].data_ns, side[1].data_ns);
+	uint64_t its = larger(r->tcp.side[0].data_ns, r->tcp.side[1].data_ns);
+
+	return its > mine + NS_PER_S || (its + NS_PER_S > mine && r->head.id < h->head->id);
+}
+
+/* R is of a session whose packets go by this relay. */
+static void import_compare(struct stream *s, const struct grafted *h, const struct graft_record *r)
+{
+	bool mine = !grafted_is_unowned(h);
+
+	bit_set(s->known, h->at, true);
+	if (r->kind == RECORD_TCP && (!mine || import_yields(h, r)))
+		h->head->source = s->tag;
+	if (r->kind == RECORD_TCP && mine && h->head->source == s->tag)
+		h->head->mirrored = GRAFT_YIELD;
+	else if (r->kind == RECORD_HELD_TCP || !graft_merge(h->grafts, h->slot, &r->tcp))
+		return;
+	else if (!mine)
+		graft_put(h->grafts, h->slot);
+	if (mine)
+		shared_tell_news(s->sb->service->shared);
+}
 
 /*
  * Enter the session of R.  A session that has not changed keeps its place, and so its key.  Else
@@ -43,6 +72,15 @@ static int import_session(struct stream *s, struct graft_record *r)
 		if (!standby_addresses_follow(&s->sb->addresses, &record_leg(r, side)->tuple.local))
 			return -ENOSPC;
 	was = at = grafted_find(gs, record_is_udp(r), &record_leg(r, 0)->tuple);
+	if (was != NO_SLOT) {
+		h = grafted_at(gs, was);
+		if (!h.udp && h.state == GRAFTED_ACTIVE) {
+			import_compare(s, &h, r);
+			return 0;
+		}
+	}
+	if (r->kind == RECORD_HEARD) /* its own relay has told of it, or will */
+		return 0;
 	if (was == NO_SLOT || !grafted_is_same(gs, was, r))
 		e = grafted_import(gs, r, &at);
 	if (e && (e != -EEXIST || was == NO_SLOT)) /* -EEXIST: a worker has the session */
@@ -89,9 +127,16 @@ static void import_end(struct stream *s, const struct graft_record *r)
 		return;
 	if (h.state == GRAFTED_STANDBY)
 		grafted_end(&h);
-	else if (h.head->mirrored || h.head->source) { /* graft_part() drops the session later */
+	else if (!h.udp && grafted_is_unowned(&h)) {
+		if (r->kind == RECORD_KILLED) /* the stack answers late packets by RST */
+			grafted_end(&h);
+		else if (graft_finish(h.grafts, h.slot))
+			graft_put(h.grafts, h.slot);
+	} else if (h.head->mirrored || h.head->source) { /* graft_part() drops the session later */
 		h.head->mirrored = GRAFT_OVER;
 		h.head->source = 0; /* no peer exports the session once its address has left */
+		if (!h.udp && r->kind == RECORD_GONE && graft_finish(h.grafts, h.slot))
+			shared_tell_news(s->sb->service->shared);
 	}
 }
 
@@ -131,7 +176,7 @@ static int import_record(struct stream *s, struct graft_record *r)
 		return import_session(s, r);
 	if (r->kind == RECORD_FORWARD)
 		import_forward(s, r);
-	if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT)
+	if (record_is_end(r))
 		import_end(s, r);
 	else if (r->kind == RECORD_SYNC)
 		import_sync(s);
@@ -219,6 +264,7 @@ void standby_import(struct standby *sb, const struct control *c, int fd, const c
 			break;
 		s->len += (size_t)n;
 		s->last_ms = clock_ms();
+		standby_hear(sb, s->tag);
 		if (!s->records && *s->buffer != RECORD_BEGIN)
 			why = "not what `culvert export` begins with";
 		else

@@ -153,9 +153,11 @@ static void record_any(struct codec *c, struct graft_record *r)
 {
 	if (record_is_tcp(r)) {
 		record_tcp(c, &r->tcp);
+		for (int i = 0; i < 2 && r->kind == RECORD_HEARD; i++)
+			r->tcp.side[i].heard_ns = record_moment(c, r->tcp.side[i].heard_ns);
 	} else if (record_is_udp(r)) {
 		record_udp(c, &r->flow);
-	} else if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT) {
+	} else if (record_is_end(r)) {
 		FIELD(c, r->udp, 1);
 		record_tuple(c, &r->client);
 	} else if (r->kind == RECORD_PORTS) {
@@ -202,7 +204,7 @@ static const char *record_fault(struct graft_record *r)
 
 	if (r->kind == RECORD_NONE)
 		return "its kind is 0";
-	if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT)
+	if (record_is_end(r))
 		a = b = &r->client;
 	else if (!record_is_tcp(r) && !record_is_udp(r))
 		return NULL;

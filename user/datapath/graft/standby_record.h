@@ -27,6 +27,8 @@ enum record_kind {
 	RECORD_FORWARD,  /* of this relay: its sessions need one of that name at the peer */
 	RECORD_HELD_TCP, /* as TCP and UDP, of a session whose own relay tells no more */
 	RECORD_HELD_UDP,
+	RECORD_HEARD, /* as TCP, of a session of another relay, some packets of which go by this one */
+	RECORD_KILLED, /* as GONE, by a reset */
 	RECORD_KINDS,
 };
 
@@ -36,9 +38,9 @@ enum record_kind {
 
 struct graft_record {
 	enum record_kind kind;
-	bool udp; /* GONE, LEFT, FORWARD */
+	bool udp; /* GONE, LEFT, KILLED, FORWARD */
 	union {
-		struct graft_tuple client; /* GONE, LEFT: the tuple of the client's packets */
+		struct graft_tuple client; /* GONE, LEFT, KILLED: the tuple of the client's packets */
 		struct graft_head head;    /* of the next two */
 		struct graft_entry tcp;    /* fields that are for one machine alone are 0 */
 		struct udp_flow flow;      /* the same */
@@ -52,7 +54,12 @@ struct graft_record {
 
 static inline bool record_is_tcp(const struct graft_record *r)
 {
-	return r->kind == RECORD_TCP || r->kind == RECORD_HELD_TCP;
+	return r->kind == RECORD_TCP || r->kind == RECORD_HELD_TCP || r->kind == RECORD_HEARD;
+}
+
+static inline bool record_is_end(const struct graft_record *r)
+{
+	return r->kind == RECORD_GONE || r->kind == RECORD_LEFT || r->kind == RECORD_KILLED;
 }
 
 static inline bool record_is_udp(const struct graft_record *r)
