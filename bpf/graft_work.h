@@ -340,21 +340,30 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 }
 
 /*
- * P is of a session that another relay has, and is not believed: the answers may go by other relays.
- * The daemon tells the session's relay what was heard here, and of FIN.  A FIN may be forged, so a
- * later one replaces it, and the session ends only when both ends have acknowledged.
+ * P is of a session that other relays know, and is not believed: the other end's packets may go by
+ * another relay.  Note that its end is there, and its FIN, for the session's owner; both relays tell
+ * each other.  If the session is LOOSE, its numbers may be old, and a FIN may be forged: so a later FIN
+ * replaces it.  Else P has to be the next of its stream, which a blind attacker cannot guess.
  */
 static __always_inline void help(struct __sk_buff *skb, struct found *f, const struct packet *p,
 				 __u32 state)
 {
 	struct graft_side *mine = f->mine, *other = f->other;
+	bool loose = f->g->loose == GRAFT_LOOSE, next = p->seq == (__u32)mine->end;
+	__s32 more = diff(end_of(p), (__u32)mine->end);
 
+	if (!loose && !next && p->len)
+		return;
 	mine->heard_ns = bpf_ktime_get_coarse_ns();
 	if (p->len)
 		mine->data_ns = mine->heard_ns;
+	if (!(p->flags & FIN) && next)
+		grow(&mine->end, end_of(p));
 	if ((!(p->flags & FIN) && !other->fin) || !is_sound(skb, p))
 		return;
-	if (p->flags & FIN && mine->fin != GRAFT_FIN_ACKED) {
+	if (p->flags & FIN && (loose || next) && mine->fin != GRAFT_FIN_ACKED) {
+		mine->begun += next ? 0 : more; /* other relays have carried these bytes */
+		mine->end += more;
 		mine->fin_end = end_of(p);
 		mine->fin = GRAFT_FIN_SENT;
 	}
@@ -413,7 +422,7 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 		c.grafted = believe(skb, f, p, verdict);
 		if (c.grafted && moves_soundly(skb, f, p))
 			track(f, p, state);
-		else if (!c.grafted && f->g->head.worker == GRAFT_NOBODY && !(p->flags & RST))
+		else if (!c.grafted && f->g->head.mirrored && !(p->flags & RST))
 			help(skb, f, p, state);
 	}
 	if (f->g->far >= GRAFT_LONG && p->flags & ACK)

@@ -175,6 +175,15 @@ static uint32_t export_key(const struct stream *s, const struct grafted *h)
 
 /* --- looks --- */
 
+/* R is of a session of another relay: tell the numbers of packets that were not believed here. */
+static void export_heard(struct graft_record *r)
+{
+	r->kind = RECORD_HEARD;
+	for (int i = 0; i < 2; i++)
+		if (r->tcp.side[i].apart)
+			r->tcp.side[i].acked = r->tcp.side[i].apart_acked;
+}
+
 /*
  * Place H has exported the session WAS, and exports it no more: make the record of its end.  If
  * another place exports the session now, there is no such record.  NOW is the key of H.
@@ -244,7 +253,7 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 		if (h.state == GRAFTED_STANDBY)
 			ret->kind = h.udp ? RECORD_HELD_UDP : RECORD_HELD_TCP;
 		else if (!h.udp && (key & KEY_LOW) == KEY_HELPED)
-			ret->kind = RECORD_HEARD;
+			export_heard(ret);
 	}
 }
 

@@ -187,7 +187,11 @@ bool graft_finish(struct graft_table *gs, uint32_t slot)
 	if (!graft_change_state(gs, slot, GRAFT_ACTIVE, GRAFT_DONE) &&
 	    !graft_change_state(gs, slot, GRAFT_RETURNING, GRAFT_DONE))
 		return false;
-	g->side[0].fin = g->side[1].fin = GRAFT_FIN_ACKED;
+	for (int i = 0; i < 2; i++) {
+		if (!g->side[i].fin) /* a FIN counts as a byte, see graft_bytes() */
+			g->side[i].begun--;
+		g->side[i].fin = GRAFT_FIN_ACKED;
+	}
 	g->ended_ns = clock_ns();
 	return true;
 }
@@ -208,7 +212,7 @@ static void merge_side(struct graft_side *s, struct graft_side *back,
 	if (!there->fin || s->fin)
 		return;
 	s->end = (1ULL << 32) + (__u32)there->end;
-	s->begun = s->end - carried;
+	s->begun = s->end - carried - 1; /* a FIN counts as a byte */
 	s->fin_end = (__u32)there->end;
 	__atomic_compare_exchange_n(&s->fin, &none, GRAFT_FIN_SENT, false, __ATOMIC_SEQ_CST,
 				    __ATOMIC_SEQ_CST);
@@ -226,6 +230,7 @@ bool graft_merge(struct graft_table *gs, uint32_t slot, const struct graft_entry
 
 		/* who acknowledges a FIN acknowledges all */
 		if (heard->side[i].fin == GRAFT_FIN_ACKED || (__u32)o->acked + o->ack_add == end ||
+		    (o->apart && o->apart_acked + o->ack_add == end) ||
 		    (__u32)there->acked + o->ack_add == end)
 			__atomic_compare_exchange_n(&side[i].fin, &sent, GRAFT_FIN_ACKED, false,
 						    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
