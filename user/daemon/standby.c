@@ -172,7 +172,8 @@ static void standby_adopt(struct standby *sb, struct worker *w, const struct gra
 	uint64_t id = h->head->id;
 	int r;
 
-	if (id <= atomic_load(last_id)) /* another session here may have it */
+	/* another session here may have it, unless relays have numbers */
+	if (!(id >> ID_COUNTER_BITS) && id <= atomic_load(last_id))
 		h->head->id = atomic_fetch_add(last_id, 1) + 1;
 	r = grafted_adopt(h, w, &sb->service->forwards);
 	if (!r) {
