@@ -46,9 +46,22 @@ static void kill_sessions(void *arg)
 	worker_visit_sessions(r->worker, 0, 1, kill_session, r);
 }
 
+/* Another relay has the session, or none. */
+static void kill_elsewhere(void *arg, const struct session_view *v, const struct grafted *h)
+{
+	struct round *r = arg;
+
+	if (!round_matches(r, v))
+		return;
+	r->n++;
+	standby_condemn(r->actions->standby, h);
+}
+
 static struct json_object *kill_command(struct round *r)
 {
 	round_ask(r, kill_sessions);
+	if (r->actions->standby)
+		standby_visit(r->actions->standby, 0, 1, kill_elsewhere, r);
 	json_add_int(r->answer, "killed", r->n);
 	return NULL;
 }

@@ -21,6 +21,7 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "base/minmax.h"
+#include "datapath/graft/graft_tuple.h"
 #include "relay/upstream_socket.h"
 
 #define LOOK_MS 50
@@ -340,6 +341,51 @@ struct json_object *standby_json(struct standby *sb)
 	pthread_mutex_unlock(&sb->lock);
 	json_add(o, "streams", list);
 	return o;
+}
+
+/* False: no forward has it. */
+static bool standby_view(const struct standby *sb, const struct grafted *h,
+			 struct session_view *ret)
+{
+	struct addr client = graft_tuple_address(&h->leg[CLIENT]->tuple, false);
+
+	*ret = (struct session_view){
+		.id = h->head->id,
+		.forward = forward_with_tag(&sb->service->forwards, h->head->forward),
+		.state = SESSION_OPEN,
+		.upstream = graft_tuple_address(&h->leg[UPSTREAM]->tuple, false),
+		.not_grafted = "",
+		.standby = !standby_is_told(sb, h)     ? "orphan" :
+			   h->state == GRAFTED_STANDBY ? "held" :
+							 "helped",
+	};
+	client_addr_set(&ret->client, &client.sa);
+	for (unsigned int dir = 0; dir < 2; dir++)
+		ret->flows[dir].carrier = CARRIER_GRAFT;
+	return ret->forward;
+}
+
+void standby_visit(struct standby *sb, unsigned int piece, unsigned int pieces,
+		   standby_visit_fn *fn, void *arg)
+{
+	struct session_view v;
+
+	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++)
+		if ((h.state == GRAFTED_STANDBY || grafted_is_unowned(&h)) &&
+		    h.head->id % pieces == piece && standby_view(sb, &h, &v))
+			fn(arg, &v, &h);
+}
+
+void standby_condemn(struct standby *sb, const struct grafted *h)
+{
+	pthread_mutex_lock(&sb->lock);
+	if (standby_is_told(sb, h)) {
+		sb->condemned[sb->n_condemned % CONDEMNED_MAX].client = h->leg[CLIENT]->tuple;
+		sb->condemned[sb->n_condemned++ % CONDEMNED_MAX].udp = h->udp;
+	} else {
+		grafted_end(h);
+	}
+	pthread_mutex_unlock(&sb->lock);
 }
 
 bool standby_has_room(struct standby *sb)

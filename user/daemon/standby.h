@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "daemon/service.h"
+#include "relay/session_json.h"
 #include "daemon/grafted.h"
 #include "daemon/standby_addresses.h"
 #include "datapath/graft/standby_record.h"
@@ -18,7 +19,8 @@
 struct control;
 struct standby;
 
-#define STREAMS_MAX 64 /* two for each other relay, as a rule */
+#define CONDEMNED_MAX 1024 /* that an export may lag behind */
+#define STREAMS_MAX 64     /* two for each other relay, as a rule */
 
 /* The state of a place as an export has sent it last. */
 struct exported {
@@ -45,6 +47,7 @@ struct stream {
 	uint64_t *known;           /* a bit for each place of grafted.h: exported, or imported */
 	struct exported *exported; /* of an export, by place; keys: by imports, too */
 	unsigned int changes;      /* of the configuration, that an export has told */
+	uint64_t condemned;        /* how many of sb->condemned it has told */
 	uint64_t after_ns, now_ns; /* of an export: least age of a session; time of the look */
 	size_t len;                /* of the bytes in the buffer */
 	uint8_t buffer[65536];
@@ -74,6 +77,13 @@ struct standby {
 		_Atomic uint64_t heard_ms;
 	} relays[STREAMS_MAX];
 
+	/* the last sessions of other relays that `culvert kill` here has named; under `lock` */
+	struct {
+		struct graft_tuple client;
+		bool udp;
+	} condemned[CONDEMNED_MAX];
+	uint64_t n_condemned;
+
 	/* streams, and sessions of peers, change under it; taken before addresses.lock */
 	pthread_mutex_t lock;
 	struct stream streams[STREAMS_MAX];
@@ -102,5 +112,14 @@ unsigned int standby_held(const struct standby *sb);
 bool standby_is_told(const struct standby *sb, const struct grafted *h);
 /* The relay TAG of an import is heard.  On the thread of the import. */
 void standby_hear(struct standby *sb, uint32_t tag);
+/*
+ * Call FN(ARG) for each session that no worker here has, and whose id modulo PIECES is PIECE.  Under the
+ * lock of forwards.
+ */
+typedef void standby_visit_fn(void *arg, const struct session_view *v, const struct grafted *h);
+void standby_visit(struct standby *sb, unsigned int piece, unsigned int pieces,
+		   standby_visit_fn *fn, void *arg);
+/* Let the relay that has H reset it; a session that no relay has ends here. */
+void standby_condemn(struct standby *sb, const struct grafted *h);
 /* For `culvert status`.  By any thread. */
 struct json_object *standby_json(struct standby *sb);

@@ -280,6 +280,28 @@ static bool export_all(struct stream *s)
 	return true;
 }
 
+/* Tell which sessions of other relays are to end.  False: the peer takes nothing. */
+static bool export_condemned(struct stream *s)
+{
+	struct standby *sb = s->sb;
+	bool ok = true;
+
+	pthread_mutex_lock(&sb->lock);
+	while (ok && s->condemned < sb->n_condemned) {
+		struct graft_record r = { .kind = RECORD_END };
+
+		s->condemned = larger(s->condemned,
+				      sb->n_condemned - smaller(sb->n_condemned, CONDEMNED_MAX));
+		r.udp = sb->condemned[s->condemned % CONDEMNED_MAX].udp;
+		r.client = sb->condemned[s->condemned++ % CONDEMNED_MAX].client;
+		pthread_mutex_unlock(&sb->lock);
+		ok = export_put(s, &r);
+		pthread_mutex_lock(&sb->lock);
+	}
+	pthread_mutex_unlock(&sb->lock);
+	return ok;
+}
+
 /* --- the stream --- */
 
 /* The peer of an export sends nothing: its socket becomes readable when the peer has gone. */
@@ -288,6 +310,9 @@ static void export_run(struct stream *s)
 	struct graft_record r = { .kind = RECORD_BEGIN };
 	uint64_t alive_ms;
 
+	pthread_mutex_lock(&s->sb->lock);
+	s->condemned = s->sb->n_condemned;
+	pthread_mutex_unlock(&s->sb->lock);
 	if (!export_put(s, &r) || !export_forwards(s) || !export_all(s))
 		return;
 	r.kind = RECORD_SYNC;
@@ -302,7 +327,7 @@ static void export_run(struct stream *s)
 	for (alive_ms = clock_ms(); !control_wait(s->control, s->fd, EXPORT_LOOK_MS);) {
 		if (s->changes != s->sb->service->changes && !export_forwards(s))
 			return;
-		if (!export_all(s))
+		if (!export_all(s) || !export_condemned(s))
 			return;
 		if (clock_ms() - alive_ms >= EXPORT_ALIVE_MS) {
 			alive_ms = clock_ms();

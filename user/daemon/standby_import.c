@@ -121,6 +121,13 @@ static void import_end(struct stream *s, const struct graft_record *r)
 	if (at == NO_SLOT)
 		return;
 	h = grafted_at(s->sb->grafts, at);
+	if (r->kind == RECORD_END) {
+		if (h.state != GRAFTED_ACTIVE || grafted_is_unowned(&h))
+			return; /* the relay that has it tells how it ends */
+		h.head->mirrored = GRAFT_CONDEMNED;
+		shared_tell_news(s->sb->service->shared);
+		return;
+	}
 	if (r->kind == RECORD_LEFT && h.head->source == s->tag)
 		h.head->source = 0;
 	if (r->kind == RECORD_LEFT)

@@ -297,6 +297,12 @@ bool session_graft_is_away(const struct session *s)
 		!graft_table_has_address(gs, &graft_of(gs, s->graft)->side[CLIENT].tuple.local));
 }
 
+bool session_graft_is_condemned(const struct session *s)
+{
+	return session_is_grafted(s) && session_runs(s) &&
+	       graft_of(graft_table_of(s), s->graft)->head.mirrored == GRAFT_CONDEMNED;
+}
+
 bool session_graft_hand_over(struct session *s)
 {
 	return graft_part(graft_table_of(s), s->graft) && session_graft_forget(s);

@@ -29,6 +29,7 @@ enum record_kind {
 	RECORD_HELD_UDP,
 	RECORD_HEARD, /* as TCP, of a session of another relay, some packets of which go by this one */
 	RECORD_KILLED, /* as GONE, by a reset */
+	RECORD_END,    /* the relay that has the session is to reset it */
 	RECORD_KINDS,
 };
 
@@ -38,13 +39,14 @@ enum record_kind {
 
 struct graft_record {
 	enum record_kind kind;
-	bool udp; /* GONE, LEFT, KILLED, FORWARD */
+	bool udp; /* GONE, LEFT, KILLED, END, FORWARD */
 	union {
-		struct graft_tuple client; /* GONE, LEFT, KILLED: the tuple of the client's packets */
-		struct graft_head head;    /* of the next two */
-		struct graft_entry tcp;    /* fields that are for one machine alone are 0 */
-		struct udp_flow flow;      /* the same */
-		unsigned int ports[2];     /* PORTS: the first and the last */
+		struct graft_tuple
+			client; /* GONE, LEFT, KILLED, END: the tuple of the client's packets */
+		struct graft_head head; /* of the next two */
+		struct graft_entry tcp; /* fields that are for one machine alone are 0 */
+		struct udp_flow flow;   /* the same */
+		unsigned int ports[2];  /* PORTS: the first and the last */
 		struct {
 			uint32_t tag; /* graft_tag() of its whole name */
 			char name[RECORD_NAME_MAX];
@@ -59,7 +61,8 @@ static inline bool record_is_tcp(const struct graft_record *r)
 
 static inline bool record_is_end(const struct graft_record *r)
 {
-	return r->kind == RECORD_GONE || r->kind == RECORD_LEFT || r->kind == RECORD_KILLED;
+	return r->kind == RECORD_GONE || r->kind == RECORD_LEFT || r->kind == RECORD_KILLED ||
+	       r->kind == RECORD_END;
 }
 
 static inline bool record_is_udp(const struct graft_record *r)
