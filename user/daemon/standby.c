@@ -409,6 +409,7 @@ int standby_open(struct standby *sb, struct service *r)
 		return e;
 	sb->service = r;
 	sb->grafts = r->shared->grafts;
+	sb->own = r->start->relay ? graft_tag(r->start->relay) | 1 : 0;
 	sb->chance = (uint32_t)(clock_ns() >> 10) ^ (uint32_t)getpid() << 16;
 	sb->helped = allocated(calloc(BITS_WORDS(grafted_places(sb->grafts)), sizeof(*sb->helped)));
 	pthread_mutex_init(&sb->lock, NULL);

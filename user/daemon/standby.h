@@ -32,8 +32,10 @@ struct exported {
 struct stream {
 	/* other threads read these */
 	_Atomic bool is_open, is_import;
-	char name[64]; /* of an import */
-	uint32_t tag;  /* of an import: graft_tag() of its name, made odd */
+	char name[64];   /* of an import */
+	uint32_t tag;    /* of an import: graft_tag() of its name, made odd */
+	uint32_t origin; /* of an import: of the relay whose records come */
+	bool reflects;   /* of an import: records of several relays come */
 	_Atomic uint64_t records;
 	_Atomic uint64_t last_ms;    /* of the last record that came, or was taken */
 	_Atomic uint64_t synced_ms;  /* 0: the stream is not in sync */
@@ -66,6 +68,7 @@ struct standby {
 	bool revives;       /* this look tries that */
 	uint64_t cared_ms;  /* see CARE_MS */
 
+	uint32_t own;     /* as `tag` of a stream; 0: `relay` is not set */
 	uint64_t *helped; /* owned: a bit for each place whose routes were looked up for help */
 	uint32_t moves;   /* of addresses, when these bits began */
 	uint64_t wake_ms; /* when silent orphans are woken next */

@@ -85,8 +85,8 @@ static bool export_forwards(struct stream *s)
 	for (size_t i = 0; ok && i < n; i++) {
 		struct graft_record r = { .kind = RECORD_FORWARD, .udp = list[i].udp };
 
-		r.forward.tag = list[i].tag;
-		memcpy(r.forward.name, list[i].name, RECORD_NAME_MAX);
+		r.named.tag = list[i].tag;
+		memcpy(r.named.name, list[i].name, RECORD_NAME_MAX);
 		ok = export_put(s, &r);
 	}
 	free(list);
@@ -241,8 +241,13 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	if (was.key != KEY_NONE && was.key != KEY_TOLD &&
 	    (key == KEY_NONE || memcmp(&now->client, &was.client, sizeof(was.client)) != 0))
 		export_end(&h, &was, key, ret_end);
-	if (key == KEY_TOLD)
+	if (key == KEY_TOLD) {
+		if (was.key & KEY_OWNED) /* others may have heard this relay alone */
+			*ret = (struct graft_record){ .kind = RECORD_LEFT,
+						      .udp = h.udp,
+						      .client = now->client };
 		return;
+	}
 	if (key != KEY_NONE && h.state == GRAFTED_STANDBY && !grafted_is_here(&h)) {
 		*ret = (struct graft_record){ .kind = RECORD_LEFT,
 					      .udp = h.udp,
@@ -310,10 +315,16 @@ static void export_run(struct stream *s)
 	struct graft_record r = { .kind = RECORD_BEGIN };
 	uint64_t alive_ms;
 
+	bool ok = export_put(s, &r);
+
+	r.kind = RECORD_RELAY;
+	r.named.tag = s->sb->own;
+	snprintf(r.named.name, RECORD_NAME_MAX, "%s", s->sb->service->start->relay ?: "");
+	ok = ok && (!s->sb->own || export_put(s, &r));
 	pthread_mutex_lock(&s->sb->lock);
 	s->condemned = s->sb->n_condemned;
 	pthread_mutex_unlock(&s->sb->lock);
-	if (!export_put(s, &r) || !export_forwards(s) || !export_all(s))
+	if (!ok || !export_forwards(s) || !export_all(s))
 		return;
 	r.kind = RECORD_SYNC;
 	if (!export_put(s, &r) || !export_flush(s))

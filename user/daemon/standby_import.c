@@ -38,8 +38,8 @@ static void import_compare(struct stream *s, const struct grafted *h, const stru
 
 	bit_set(s->known, h->at, true);
 	if (r->kind == RECORD_TCP && (!mine || import_yields(h, r)))
-		h->head->source = s->tag;
-	if (r->kind == RECORD_TCP && mine && h->head->source == s->tag)
+		h->head->source = s->origin;
+	if (r->kind == RECORD_TCP && mine && h->head->source == s->origin)
 		h->head->mirrored = GRAFT_YIELD;
 	else if (r->kind == RECORD_HELD_TCP || !graft_merge(h->grafts, h->slot, &r->tcp))
 		return;
@@ -90,7 +90,7 @@ static int import_session(struct stream *s, struct graft_record *r)
 	bit_set(s->known, at, true);
 	h = grafted_at(gs, at);
 	if (!held || was == NO_SLOT) {
-		h.head->source = held ? 0 : s->tag;
+		h.head->source = held ? 0 : s->origin;
 		h.head->alone_ms = ALONE_NEVER;
 	}
 	standby_addresses_find_routes(&s->sb->addresses, &h);
@@ -104,7 +104,8 @@ static int import_session(struct stream *s, struct graft_record *r)
 static void import_sync(struct stream *s)
 {
 	for (struct grafted h = { 0 }; grafted_next(s->sb->grafts, &h); h.at++) {
-		if (bit_is(s->known, h.at) || (h.head->source && h.head->source != s->tag))
+		if (bit_is(s->known, h.at) ||
+		    (!s->reflects && h.head->source && h.head->source != s->origin))
 			continue;
 		h.head->source = 0;
 		if (h.state == GRAFTED_STANDBY && !grafted_is_here(&h))
@@ -128,7 +129,7 @@ static void import_end(struct stream *s, const struct graft_record *r)
 		shared_tell_news(s->sb->service->shared);
 		return;
 	}
-	if (r->kind == RECORD_LEFT && h.head->source == s->tag)
+	if (r->kind == RECORD_LEFT && h.head->source == s->origin)
 		h.head->source = 0;
 	if (r->kind == RECORD_LEFT)
 		return;
@@ -163,22 +164,29 @@ static void import_ports(struct stream *s, const unsigned int its[2])
 /* R is a forward of the peer: sessions of a forward that is not here are refused, before and at a move. */
 static void import_forward(struct stream *s, const struct graft_record *r)
 {
-	const struct forward *f = forward_with_tag(&s->sb->service->forwards, r->forward.tag);
+	const struct forward *f = forward_with_tag(&s->sb->service->forwards, r->named.tag);
 	bool known = f && f->state == FORWARD_ACTIVE && f->conf->listen.udp == r->udp;
 
-	if (known && !strcmp(s->lacks, r->forward.name))
+	if (known && !strcmp(s->lacks, r->named.name))
 		s->lacks[0] = '\0';
-	if (known || !strcmp(s->lacks, r->forward.name))
+	if (known || !strcmp(s->lacks, r->named.name))
 		return;
 	log_warning("standby: import %s: its forward %.64s is not here: sessions of it are refused",
-		    s->name, r->forward.name);
-	memcpy(s->lacks, r->forward.name, RECORD_NAME_MAX);
+		    s->name, r->named.name);
+	memcpy(s->lacks, r->named.name, RECORD_NAME_MAX);
 }
 
 static int import_record(struct stream *s, struct graft_record *r)
 {
 	if (r->kind == RECORD_NONE)
 		return -EBADMSG;
+	if (r->kind == RECORD_RELAY) {
+		s->reflects = s->reflects || s->records > 2;
+		s->origin = r->named.tag;
+	}
+	if (s->origin == s->sb->own) /* a reflector tells this relay's own */
+		return 0;
+	standby_hear(s->sb, s->origin);
 	if (record_is_tcp(r) || record_is_udp(r))
 		return import_session(s, r);
 	if (r->kind == RECORD_FORWARD)
@@ -271,7 +279,6 @@ void standby_import(struct standby *sb, const struct control *c, int fd, const c
 			break;
 		s->len += (size_t)n;
 		s->last_ms = clock_ms();
-		standby_hear(sb, s->tag);
 		if (!s->records && *s->buffer != RECORD_BEGIN)
 			why = "not what `culvert export` begins with";
 		else

@@ -163,11 +163,11 @@ static void record_any(struct codec *c, struct graft_record *r)
 	} else if (r->kind == RECORD_PORTS) {
 		FIELD(c, r->ports[0], 2);
 		FIELD(c, r->ports[1], 2);
-	} else if (r->kind == RECORD_FORWARD) {
+	} else if (r->kind == RECORD_FORWARD || r->kind == RECORD_RELAY) {
 		FIELD(c, r->udp, 1);
-		FIELD(c, r->forward.tag, 4);
-		record_bytes(c, r->forward.name, RECORD_NAME_MAX);
-		r->forward.name[RECORD_NAME_MAX - 1] = '\0';
+		FIELD(c, r->named.tag, 4);
+		record_bytes(c, r->named.name, RECORD_NAME_MAX);
+		r->named.name[RECORD_NAME_MAX - 1] = '\0';
 	}
 }
 

@@ -25,6 +25,7 @@ enum record_kind {
 	RECORD_ALIVE,    /* each second */
 	RECORD_PORTS,    /* from which this relay connects to servers */
 	RECORD_FORWARD,  /* of this relay: its sessions need one of that name at the peer */
+	RECORD_RELAY, /* later records are of that one; before the first, of the stream */
 	RECORD_HELD_TCP, /* as TCP and UDP, of a session whose own relay tells no more */
 	RECORD_HELD_UDP,
 	RECORD_HEARD, /* as TCP, of a session of another relay, some packets of which go by this one */
@@ -48,9 +49,9 @@ struct graft_record {
 		struct udp_flow flow;   /* the same */
 		unsigned int ports[2];  /* PORTS: the first and the last */
 		struct {
-			uint32_t tag; /* graft_tag() of its whole name */
+			uint32_t tag; /* graft_tag() of its whole name; of a relay made odd */
 			char name[RECORD_NAME_MAX];
-		} forward;
+		} named; /* FORWARD, RELAY */
 	};
 };
 
