@@ -29,9 +29,10 @@ def wait_until(condition, what, seconds=10):
 
 
 class Fleet:
-    def __init__(self, program, n, *lines):
+    def __init__(self, program, n, *lines, reflectors=0):
         self.program = program
         self.names = NAMES[:n]
+        self.reflectors = [f"reflector{i}" for i in range(reflectors)]
         self.home = tempfile.mkdtemp(prefix="culvert-fleet.")
         os.chmod(self.home, 0o755)
         self.prefix = "cvf-" + self.home.rpartition(".")[2]
@@ -86,9 +87,30 @@ class Fleet:
                 self.run(name, "ip", "address", "add", f"{address}/32", "dev", "lo")
         self.route()
         self.start("server", sys.executable, "-B", PEER, "serve", "7100")
+        for name in self.reflectors:
+            self.start_reflector(name)
         for name in self.names:
             self.boot(name)
-        self.mesh(self.names)
+        self.join(self.names)
+
+    def start_reflector(self, name):
+        os.makedirs(os.path.join(self.home, name), exist_ok=True)
+        os.chmod(os.path.join(self.home, name), 0o755)
+        process = self.start("client", self.program, "reflect", "--control", self.control(name))
+        wait_until(lambda: "culvert: ready" in open(process.log, encoding="utf-8").read(), f"{name} to be ready")
+        self.daemons[name] = process
+
+    def join(self, names):
+        """NAMES and all others tell each other of their sessions."""
+        if not self.reflectors:
+            self.mesh(names)
+            return
+        for name in names:
+            for reflector in self.reflectors:
+                self.pipe(name, reflector)
+                self.pipe(reflector, name)
+        for name in names:
+            self.wait_synced(name, len(self.reflectors))
 
     @staticmethod
     def source(name):
@@ -116,7 +138,8 @@ class Fleet:
         path = os.path.join(self.home, f"{name}.conf")
         with open(path, "w", encoding="utf-8") as file:
             file.write("\n".join(("[culvert]", "graft-pins = none", "graft-rtt = 0", "session-log = -",
-                                  "max-sessions = 4000", "max-sessions-per-client = 0", *self.lines,
+                                  "max-sessions = 4000", "max-sessions-per-client = 0", f"relay = {name}",
+                                  *self.lines,
                                   "[forward web]", f"listen = {VIP}:{PORT}",
                                   f"upstream = {SERVER}:7100", f"source = {self.source(name)}", "")))
         self.daemons[name] = self.start(name, self.program, "run", "--config", path, "--control",
@@ -131,17 +154,20 @@ class Fleet:
                 for source, target in ((a, b), (b, a)):
                     if source != target and (source, target) not in self.streams and \
                             self.daemons[source].poll() is None and self.daemons[target].poll() is None:
-                        self.streams[source, target] = self.start(
-                            "client", "sh", "-c",
-                            f"while :; do {self.program} export --after 0.5 --control {self.control(source)} |"
-                            f" {self.program} import --name {source} --control {self.control(target)};"
-                            " sleep 0.1; done")
+                        self.pipe(source, target)
         for name in self.names:
             if self.daemons[name].poll() is None:
-                others = sum(self.daemons[n].poll() is None for n in self.names) - 1
-                wait_until(lambda n=name, o=others: sum(
-                    s["stream"] == "import" and s["in_sync"]
-                    for s in self.standby(n)["streams"]) >= o, f"{name} in sync", 20)
+                self.wait_synced(name, sum(self.daemons[n].poll() is None for n in self.names) - 1)
+
+    def pipe(self, source, target):
+        self.streams[source, target] = self.start(
+            "client", "sh", "-c",
+            f"while :; do {self.program} export --after 0.5 --control {self.control(source)} |"
+            f" {self.program} import --name {source} --control {self.control(target)}; sleep 0.1; done")
+
+    def wait_synced(self, name, n):
+        wait_until(lambda: sum(s["stream"] == "import" and s["in_sync"]
+                               for s in self.standby(name)["streams"]) >= n, f"{name} in sync", 20)
 
     def die(self, name):
         """As by loss of power."""
@@ -206,9 +232,8 @@ class Fleet:
             subprocess.run(["ip", "netns", "delete", self.ns(role)], check=False)
 
 
-@pytest.fixture(params=(3,))
-def fleet(request, culvert):
-    one = Fleet(culvert, request.param)
+def begin_fleet(culvert, n, *lines, **options):
+    one = Fleet(culvert, n, *lines, **options)
     try:
         one.up()
         yield one
@@ -216,6 +241,16 @@ def fleet(request, culvert):
             print(name, open(process.log, encoding="utf-8").read()[-3000:])
     finally:
         one.down()
+
+
+@pytest.fixture(params=("mesh", "reflectors"))
+def fleet(request, culvert):
+    yield from begin_fleet(culvert, 3, reflectors=2 * (request.param == "reflectors"))
+
+
+@pytest.fixture
+def impatient(culvert):
+    yield from begin_fleet(culvert, 3, "idle-timeout = 4s", "keepalive = 2s")
 
 
 def finish_all(fleet, clients, lost=0):
@@ -227,10 +262,11 @@ def finish_all(fleet, clients, lost=0):
                            for s in fleet.sums().values()), f"nothing to be left: {fleet.sums()}", 15)
 
 
-def begin(fleet):
-    clients = [fleet.talk(kind, n) for kind, n in (("e", 20), ("i", 22), ("d", 1), ("u", 1), ("h", 6))]
-    wait_until(lambda: sum(fleet.owned().values()) == 50, "50 sessions")
-    wait_until(lambda: all(s["held"] + s["helped"] + s["owned"] == 50 for s in fleet.sums().values()),
+def begin(fleet, kinds=(("e", 20), ("i", 22), ("d", 1), ("u", 1), ("h", 6))):
+    clients = [fleet.talk(kind, n) for kind, n in kinds]
+    n = sum(n for _, n in kinds)
+    wait_until(lambda: sum(fleet.owned().values()) == n, f"{n} sessions")
+    wait_until(lambda: all(s["held"] + s["helped"] + s["owned"] == n for s in fleet.sums().values()),
                "each to be told", 20)
     return clients
 
@@ -269,3 +305,30 @@ def test_storm(fleet):
     assert sum(s["adopted"] for s in fleet.sums().values()) == 0, fleet.sums()
     fleet.route("abc")
     finish_all(fleet, clients)
+
+
+def test_times_out(impatient):
+    """Silent sessions end in time, working ones go on, though every packet goes by other relays."""
+    clients = begin(impatient, (("e", 10), ("i", 10)))
+    for _ in range(4):
+        impatient.route("abc", {n: NAMES[(NAMES.index(n) + 1) % 3] for n in impatient.names})
+        time.sleep(2)
+    assert sum(impatient.owned().values()) == 10, impatient.sums()
+    said = [impatient.finish(c) for c in clients]
+    print(said, impatient.sums())
+    assert said[0].get("reset", 0) == 0 and said[1].get("reset", 0) == 10, said
+
+
+def test_kill(fleet):
+    """At any relay, by the number that all relays show."""
+    clients = begin(fleet, (("e", 10), ("i", 10)))
+    fleet.route("bc")
+    time.sleep(1)
+    shown = {s["id"] for s in fleet.ask("b", "sessions", "--all")["sessions"]}
+    assert len(shown) == 20 and len({s["id"] for n in fleet.names for s in fleet.ask(n, "sessions")["sessions"]}
+                                    | shown) == 20, shown
+    some = list(shown)[:7]
+    assert fleet.ask("b", "kill", *map(str, some))["killed"] == 7
+    wait_until(lambda: sum(fleet.owned().values()) == 13, "seven to be over")
+    said = [fleet.finish(c) for c in clients]
+    assert sum(s.get("reset", 0) for s in said) == 7, said
