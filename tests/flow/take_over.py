@@ -514,13 +514,13 @@ def test_two_at_once(trial):
                    "one daemon to be left", 30)
         last = next(p for p in others if p.poll() is None)
         loser = next(p for p in others if p is not last)
+        trial.daemon.process = last
         with open(loser.log, encoding="utf-8") as file:
             text = file.read()
-        expect(first.returncode == 0 and bool(loser.returncode) == ("culvert: ready" not in text),
+        expect(first.returncode == 0 and bool(loser.returncode) == ("are handed over" not in text),
                f"{first.returncode}, {loser.returncode}: {text}")
         for process in first, loser:
             trial.lab.stop(process)
-        trial.daemon.process = last
         expect_echo(sock, b"on")
         expect({trial.daemon.ask("status")["pid"] for _ in range(8)} == {last.pid}, "who answers?")
         trial.take_over()

@@ -55,7 +55,6 @@ struct column {
 	int width;
 	int least;            /* a terminal with fewer columns does not show this one */
 	const char *paths[2]; /* in a row.  Two: the sum; of texts: both, if they differ */
-	const char *sum;      /* of a RATE of a session: in its client's row */
 };
 
 struct row {
@@ -124,9 +123,9 @@ static struct table {
 				    { "CLIENT", TEXT, 21, 0, { "/client" } },
 				    { "FORWARD", TEXT, 16, 120, { "/forward" } },
 				    { "UPSTREAM", TEXT, 21, 160, { "/upstream" } },
-				    { "RATE/s", RATE, 8, 0, { BOTH_FLOWS("bytes") }, "bytes_rate" },
-				    { "UP/s", RATE, 8, 140, { "/flows/0/bytes" }, "bytes_rate_up" },
-				    { "DOWN/s", RATE, 8, 140, { "/flows/1/bytes" }, "bytes_rate_down" },
+				    { "RATE/s", RATE, 8, 0, { BOTH_FLOWS("bytes") } },
+				    { "UP/s", RATE, 8, 140, { "/flows/0/bytes" } },
+				    { "DOWN/s", RATE, 8, 140, { "/flows/1/bytes" } },
 				    { "AGE", NUMBER, 6, 100, { "/age_ms" } },
 				    { "BACKLOG", NUMBER, 8, 0, { BOTH_FLOWS("backlog_max") } },
 				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
@@ -143,6 +142,9 @@ static struct table {
 				   { "DOWN/s", NUMBER, 8, 140, { "/bytes_rate_down" } },
 				   { "BYTES", NUMBER, 8, 0, { BOTH_WAYS } } } },
 };
+
+/* Each RATE of a session, in the order of its columns, has a sum in the row of its client. */
+static const char *const sums[] = { "bytes_rate", "bytes_rate_up", "bytes_rate_down" };
 
 /* --- samples --- */
 
@@ -333,9 +335,9 @@ static struct json_object *clients_of(const struct table *t)
 			 text);
 		o = client_of(by_address, host);
 		add_to(o, "sessions", 1);
-		for (int c = 0; t->columns[c].title; c++)
+		for (int c = 0, rate = 0; t->columns[c].title; c++)
 			if (t->columns[c].kind == RATE)
-				add_to(o, t->columns[c].sum, r->number[c]);
+				add_to(o, sums[rate++], r->number[c]);
 		add_to(o, "bytes_to_upstream", number_at(r->object, "/flows/0/bytes"));
 		add_to(o, "bytes_to_client", number_at(r->object, "/flows/1/bytes"));
 	}
