@@ -33,7 +33,7 @@
 #define BUCKETS 65536
 #define LOOK_MS 50
 #define ALIVE_MS 1000
-#define TOLD_MS 5000  /* a relay that is not heard for this time is not told as alive, */
+#define TOLD_MS 2500  /* a relay that is not heard for this time is not told as alive, */
 #define LOST_MS 60000 /* and for this time loses its records */
 #define KEPT_MS 15000 /* an end, or word of a helper, stays for this time */
 
@@ -220,7 +220,7 @@ static void import_stream(const struct control *c, int fd)
 {
 	struct taking t = { 0 };
 	uint8_t *buffer = allocated(malloc(65536));
-	const char *why = NULL;
+	const char *why = NULL, *fault;
 	size_t len = 0;
 
 	while (!why && control_wait(c, fd, t.relay ? DEAF_MS : -1) > 0) {
@@ -234,12 +234,11 @@ static void import_stream(const struct control *c, int fd)
 		len += (size_t)n;
 		pthread_mutex_lock(&all.lock);
 		while (!why &&
-		       (took = record_unpack(buffer + at, len - at, clock_ns(), &r, &why)) > 0) {
+		       (took = record_unpack(buffer + at, len - at, clock_ns(), &r, &fault)) > 0) {
 			why = take(&t, &r);
 			at += (size_t)took;
 		}
-		if (took >= 0 && r.kind != RECORD_NONE && !why)
-			why = NULL;
+		why = took < 0 ? fault : why;
 		pthread_mutex_unlock(&all.lock);
 		len -= at;
 		memmove(buffer, buffer + at, len);

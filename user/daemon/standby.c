@@ -29,7 +29,7 @@
 #define GONE_MS 10000 /* the least silence after which an orphan is probed */
 #define TOLD_MS 5000  /* a relay that is not heard for this time is dead */
 #define WAKE_MS 200   /* between two tries to wake a silent orphan, */
-#define WAKES 50      /* each of which succeeds once in so many: one relay is the first */
+#define WAKES 20      /* each of which succeeds once in so many: one relay is the first */
 #define LOST_MS 20000 /* without an exporter for this time: idle-timeout begins */
 #define REVIVE_MS 1000
 

@@ -22,13 +22,16 @@
 /* --- records, under both locks --- */
 
 /* Two relays have the session: that one keeps it which has heard of it more lately, else that of the lower id. */
-static bool import_yields(const struct grafted *h, const struct graft_record *r)
+static bool import_yields(const struct stream *s, const struct grafted *h,
+			  const struct graft_record *r)
 {
 	const volatile struct graft_side *side = graft_of(h->grafts, h->slot)->side;
 	uint64_t mine = larger(side[0].data_ns, side[1].data_ns);
 	uint64_t its = larger(r->tcp.side[0].data_ns, r->tcp.side[1].data_ns);
 
-	return its > mine + NS_PER_S || (its + NS_PER_S > mine && r->head.id < h->head->id);
+	bool first = r->head.id == h->head->id ? s->origin < s->sb->own : r->head.id < h->head->id;
+
+	return its > mine + NS_PER_S || (its + NS_PER_S > mine && first);
 }
 
 /* R is of a session whose packets go by this relay. */
@@ -37,7 +40,7 @@ static void import_compare(struct stream *s, const struct grafted *h, const stru
 	bool mine = !grafted_is_unowned(h);
 
 	bit_set(s->known, h->at, true);
-	if (r->kind == RECORD_TCP && (!mine || import_yields(h, r)))
+	if (r->kind == RECORD_TCP && (!mine || import_yields(s, h, r)))
 		h->head->source = s->origin;
 	if (r->kind == RECORD_TCP && mine && h->head->source == s->origin)
 		h->head->mirrored = GRAFT_YIELD;
