@@ -294,7 +294,7 @@ def test_drain(fleet):
     finish_all(fleet, clients)
 
 
-def test_storm(fleet):
+def test_rehash(fleet):
     clients = begin(fleet)
     chance = random.Random(1)
     for _ in range(10):
