@@ -145,7 +145,10 @@ static __always_inline bool is_reset(const struct found *f, const struct packet 
 				  (f->mine->fin && p->seq == end - 1));
 }
 
-/* A function of its own, because graft_in() has no room on its stack (Linux 6.1: 512 bytes with all calls). */
+/*
+ * Is P the reset that ends its session?  Inlined, the check would make the stack of graft_in() and its
+ * calls larger than the 512 bytes that the verifier of Linux 6.1 allows.
+ */
 __noinline int ends_session(const struct packet *p, __u32 slot, __u32 side)
 {
 	struct found f;

@@ -12,7 +12,7 @@ enum { FRONT = 1, BACK = 2, BOTH = 3 };
 
 #define ADMITS "not converted, so culvert admits clients that HAProxy refuses: see allow and deny"
 
-/* What conditions are about. */
+/* The subject of a condition. */
 enum about {
 	TLS,      /* whether the client speaks TLS */
 	TLS_NAME, /* the name in its hello */

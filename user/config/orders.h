@@ -23,7 +23,7 @@ struct upstream_orders {
 
 /* True: there is an order about SERVER of FORWARD. */
 bool orders_have(const struct upstream_orders *os, const char *forward, const char *server);
-/* What is wrong with SERVER and WORDS that are to be added; or NULL. */
+/* The fault of SERVER and WORDS, which are to be added; or NULL. */
 const char *orders_fault(const char *server, const char *words);
 /* Give an order, in place of one about the same server.  WORDS: NULL: the server is removed. */
 void orders_give(struct upstream_orders *os, const char *forward, const char *server,

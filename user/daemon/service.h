@@ -46,7 +46,7 @@ struct service {
 	struct forwards forwards;
 	struct listening_list listening; /* all addresses */
 	bool in_force;                   /* the file that was read last is in force */
-	char *text;                      /* of the file in force; NULL: there is none */
+	char *text;                      /* owned: of the file in force; NULL: there is none */
 	struct upstream_orders orders;   /* written under forwards.lock */
 	unsigned int changes;            /* of the configuration; written under forwards.lock */
 	bool hands_over;                 /* a daemon has asked for all; under forwards.lock */
@@ -89,9 +89,10 @@ enum reload_order {
 };
 
 /*
- * Add SERVER of the forward NAME, with WORDS behind it; remove it; or take such an order back.  The file
- * is not read again.  By a control thread, which waits for the thread that reloads.  Returns 1; or 0:
- * there is no order to take back.  -ENOENT: no active forward is NAME; -ETIMEDOUT: a reload is under way; or another -errno; WHY says why.
+ * Add SERVER, with WORDS behind it, to the forward NAME; remove SERVER; or take such an order back.
+ * The file is not read again.  By a control thread, which waits for the thread that reloads.  Returns
+ * 1; or 0: there is no order to take back.  -ENOENT: no active forward is NAME; -ETIMEDOUT: a reload
+ * is under way; or another -errno; WHY says why.
  */
 #define RELOAD_WHY_LEN 640
 int reload_order(struct service *sv, const char *name, enum reload_order order, const char *server,

@@ -16,8 +16,9 @@
 
 /*
  * A forward at run time.  Its configuration never changes: a reload that changes a forward replaces
- * the struct, and sessions keep the one that they began with, unless they wait for a server's
- * place.  A forward and those that replace it share totals.  A name that was removed and comes back gets new totals.
+ * the struct.  Sessions keep the struct that they began with, but sessions that wait for a server's
+ * place follow the new one.  A forward and those that replace it share totals.  A name that was
+ * removed and comes back gets new totals.
  *
  *   ACTIVE    accepts sessions, unless it is draining
  *     -> REPLACED  a reload has put another forward of its name in its place; freed after the last
