@@ -351,6 +351,41 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 }
 
 /*
+ * P is of a session that other relays know, and is not believed: the other end's packets may go by
+ * another relay.  Note that its end is there, and its FIN, for the session's owner; both relays tell
+ * each other.  If the session is LOOSE, its numbers may be old, and a FIN may be forged: so a later FIN
+ * replaces it.  Else P has to be the next of its stream, which a blind attacker cannot guess.
+ */
+static __always_inline void help(struct __sk_buff *skb, struct found *f, const struct packet *p,
+				 __u32 state)
+{
+	struct graft_side *mine = f->mine, *other = f->other;
+	bool loose = f->g->loose == GRAFT_LOOSE, next = p->seq == (__u32)mine->end;
+	__s32 more = diff(end_of(p), (__u32)mine->end);
+
+	if (!loose && !next && p->len)
+		return;
+	mine->heard_ns = bpf_ktime_get_coarse_ns();
+	if (p->len)
+		mine->data_ns = mine->heard_ns;
+	if (!(p->flags & FIN) && next)
+		grow(&mine->end, end_of(p));
+	if ((!(p->flags & FIN) && !other->fin) || !is_sound(skb, p))
+		return;
+	if (p->flags & FIN && (loose || next) && mine->fin != GRAFT_FIN_ACKED) {
+		mine->begun += next ? 0 : more; /* other relays have carried these bytes */
+		mine->end += more;
+		mine->fin_end = end_of(p);
+		mine->fin = GRAFT_FIN_SENT;
+	}
+	if (other->fin == GRAFT_FIN_SENT && p->flags & ACK &&
+	    p->ack + mine->ack_add == other->fin_end)
+		other->fin = GRAFT_FIN_ACKED;
+	if (mine->fin == GRAFT_FIN_ACKED && other->fin == GRAFT_FIN_ACKED && state == GRAFT_ACTIVE)
+		end(f, state);
+}
+
+/*
  * May the numbers of P be tracked?  A packet that ends a stream, or moves it by more than its
  * payload, needs a right checksum.  The harm of any other bit error is undone by the next packet.
  */
@@ -398,6 +433,8 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 		c.grafted = believe(skb, f, p, verdict);
 		if (c.grafted && moves_soundly(skb, f, p))
 			track(f, p, state);
+		else if (!c.grafted && f->g->head.mirrored && !(p->flags & RST))
+			help(skb, f, p, state);
 	}
 	if (f->g->far >= GRAFT_LONG && p->flags & ACK)
 		leash(f, p, state);

@@ -552,6 +552,8 @@ enum graft_mirrored {
 	GRAFT_TOLD, /* exported to one */
 	GRAFT_OVER, /* one has exported that the session is over */
 	GRAFT_CAME, /* imported from one */
+	GRAFT_YIELD, /* another relay has it, too, and keeps it */
+	GRAFT_CONDEMNED, /* `culvert kill` at another relay */
 };
 
 /* Size and values of graft_unsynced.  Its index is a port in network byte order. */

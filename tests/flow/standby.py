@@ -488,13 +488,23 @@ def test_route_news(trial):
     trial.ip("client", "route", "del", "local", str(far), "dev", "lo")
 
 
+def without_forwards(dump):
+    """The records of DUMP, as of an older relay."""
+    kept, at = b"", 0
+    while at < len(dump):
+        size = int.from_bytes(dump[at + 2:at + 4], "big")
+        kept += dump[at:at + size] if dump[at] != 9 else b""
+        at += size
+    return kept
+
+
 @pytest.mark.quick
 def test_records(trial):
     """S11: what is torn, broken, or of another version is refused, and changes nothing."""
     idle = trial.idle(5)
     trial.unlink("relay2")
     wait_until(lambda: trial.standby("relay2")["held"] == 5, "five to be held")
-    dump = trial.dump()
+    dump = without_forwards(trial.dump())
     size = (len(dump) - 8) // 5
     expect(size <= 200 and (len(dump) - 8) % 5 == 0, f"a record has {size} bytes")
     first = 4 + size

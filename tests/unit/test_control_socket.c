@@ -99,7 +99,7 @@ static int dir_setup(void **state)
 static int rig_setup(void **state)
 {
 	return dir_setup(state) || open_control() ||
-	       control_start(control, answer, no_stream, NULL);
+	       control_start(control, answer, no_stream, 0, NULL);
 }
 
 static int rig_teardown(void **state)
@@ -389,7 +389,7 @@ ON_DIR(test_peers)
 		skip();
 	}
 	assert_int_equal(open_as(ACCOUNT, GROUP, &control), 0);
-	assert_int_equal(control_start(control, answer, no_stream, NULL), 0);
+	assert_int_equal(control_start(control, answer, no_stream, 0, NULL), 0);
 	assert_int_equal(chmod(dir, 0755), 0);
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0660);
@@ -447,7 +447,7 @@ ON_DIR(test_file)
 	assert_int_equal(st.st_mode & 07777, 0660);
 	assert_int_equal(st.st_uid, getuid());
 	expect_refused(-EADDRINUSE); /* bound, but not served yet */
-	assert_int_equal(control_start(control, answer, no_stream, NULL), 0);
+	assert_int_equal(control_start(control, answer, no_stream, 0, NULL), 0);
 	expect_refused(-EADDRINUSE);
 	expect_alive();
 	close_control();

@@ -188,12 +188,15 @@ TEST(test_each_kind)
 		uint8_t buf[RECORD_MAX + 1] = { 0 };
 		size_t n;
 
-		if (kind == RECORD_TCP || kind == RECORD_UDP)
-			r = kind == RECORD_TCP ? some_tcp(i, coin()) : some_udp();
-		else if (kind == RECORD_GONE || kind == RECORD_LEFT)
+		if (record_is_tcp(&r))
+			r = some_tcp(i, coin());
+		else if (record_is_udp(&r))
+			r = some_udp();
+		else if (record_is_end(&r))
 			r = (struct graft_record){ kind, coin(), { some_tuple(coin()) } };
+		r.kind = kind;
 		got = travel(&r, 1, 2);
-		if (kind != RECORD_TCP && kind != RECORD_UDP)
+		if (!record_is_tcp(&r) && !record_is_udp(&r))
 			assert_memory_equal(&got, &r, sizeof(r));
 		n = pack(&r, 1, buf);
 		for (int k = 0; k < 4; k++) {

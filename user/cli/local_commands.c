@@ -9,6 +9,7 @@
 #include "daemon/adopt.h"
 #include "daemon/check.h"
 #include "daemon/daemon.h"
+#include "daemon/reflect.h"
 #include "probe/probe.h"
 
 static const struct request_key_def no_options[] = { { .name = NULL } };
@@ -24,6 +25,11 @@ static const struct request_key_def top_options[] = {
 	{ "control", "PATH", .help = "control socket of the daemon" },
 	{ "forward", "NAME", .help = "sessions of this forward" },
 	{ "client", "ADDR", .help = "sessions of these clients" },
+	{ .name = NULL },
+};
+static const struct request_key_def reflect_options[] = {
+	{ "control", "PATH", .help = "control socket (default " CONFIG_CONTROL_DEFAULT ")" },
+	{ "user", "NAME", .help = "account to become" },
 	{ .name = NULL },
 };
 static const struct request_key_def probe_options[] = {
@@ -54,6 +60,10 @@ static const char graft_about[] =
 	"--remove.  A daemon that runs is left alone.\n"
 	"Exit code: 0 nothing is left; 1 it cannot be removed, or a daemon runs; 2 usage.";
 
+static const char reflect_about[] =
+	"Import the sessions of all relays of a fleet, and export them to all: see `relay` in\n"
+	"culvert.conf(5).  Forwards nothing.  The other commands are export, import and status.";
+
 const struct local_command local_commands[] = {
 	{ "run", "forward connections", daemon_run, NULL, "ADDRESS", .help = config_help },
 	{ "check", "find mistakes in a configuration file", check_run, no_options, "FILE",
@@ -64,6 +74,8 @@ const struct local_command local_commands[] = {
 	  top_options, .about = top_about },
 	{ "graft", "remove grafted sessions that a daemon has left", graft_run, graft_options,
 	  .about = graft_about },
+	{ "reflect", "pass records of grafted sessions between many relays", reflect_run,
+	  reflect_options, .about = reflect_about },
 	{ "probe", "try each kernel behaviour that culvert relies on", probe_run, probe_options,
 	  .about = probe_about, .help = probe_help },
 	{ .name = NULL },

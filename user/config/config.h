@@ -196,6 +196,7 @@ struct config {
 	uint64_t kernel_memory;               /* bytes of kernel backlog of all flows */
 	unsigned int settle_ms;               /* in user space before auto may promote */
 	const char *set_up_ports;             /* of sessions from the SYN on; or "auto" */
+	const char *relay;                    /* its name, for the ids of its sessions; NULL: none */
 	const char *standby_ports;            /* for `culvert check`; NULL: not known */
 	enum filter_mode seccomp;             /* for calls that no module needs */
 	bool probe;                           /* at the start; see probe.h */

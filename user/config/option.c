@@ -223,6 +223,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .computed = "culvert, else nobody", .help = "account to become, if started by root" },
 	{ "seccomp", GLOBAL(seccomp), .metavar = "MODE", .initial = "errno",
 	  CHOICE(filters, "errno, kill or off", "for unneeded system calls") },
+	{ "relay", GLOBAL(relay), WORD("NAME", 63, "a word"), .computed = "none",
+	  .help = "name of this relay, other than those of other relays" },
 	{ "standby-ports", GLOBAL(standby_ports), WORD("LOW-HIGH", 11, "two ports"),
 	  .computed = "not known", .help = "local ports of the other relay of a pair" },
 	{ "privileged-process", YES_NO, GLOBAL(privileged_process), .initial = "yes",

@@ -46,9 +46,22 @@ static void kill_sessions(void *arg)
 	worker_visit_sessions(r->worker, 0, 1, kill_session, r);
 }
 
+/* Another relay has the session, or none. */
+static void kill_elsewhere(void *arg, const struct session_view *v, const struct grafted *h)
+{
+	struct round *r = arg;
+
+	if (!round_matches(r, v))
+		return;
+	r->n++;
+	standby_condemn(r->actions->standby, h);
+}
+
 static struct json_object *kill_command(struct round *r)
 {
 	round_ask(r, kill_sessions);
+	if (r->actions->standby)
+		standby_visit(r->actions->standby, 0, 1, kill_elsewhere, r);
 	json_add_int(r->answer, "killed", r->n);
 	return NULL;
 }
@@ -235,6 +248,10 @@ static struct json_object *stream_command(struct round *r)
 	if (!r->actions->standby && (id == COMMAND_EXPORT || id == COMMAND_IMPORT))
 		return request_error_json(ERROR_UNSUPPORTED, "nothing is grafted here: %s",
 					  probe_hindrance(r->shared->probe, ENGINE_GRAFT) ?: "");
+	if ((id == COMMAND_EXPORT || id == COMMAND_IMPORT) && !standby_has_room(r->actions->standby))
+		return request_error_json(ERROR_FAILED,
+					  "%d exports and imports run already, which is the most",
+					  STREAMS_MAX);
 	json_add_text(r->answer, "stream", r->req->command->name);
 	return NULL;
 }

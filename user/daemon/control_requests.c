@@ -166,7 +166,7 @@ const struct command commands[COMMANDS] = {
 	[COMMAND_SESSIONS] = { "sessions", "show the live sessions of a running daemon",
 			       .in_pieces = true,
 			       .keys = { KEY_FORWARD, KEY_CLIENT, KEY_SERVER_NAME, KEY_CARRIER,
-					 KEY_ID } },
+					 KEY_ID, KEY_ALL } },
 	[COMMAND_STATUS] = { "status", "show totals, errors and resources", .keys = { KEY_BRIEF } },
 	[COMMAND_FORWARDS] = { "forwards", "show the forwards: engine, state, sessions, limits",
 			       .keys = { KEY_FORWARD } },

@@ -35,7 +35,7 @@
 #include "relay/listener.h"
 
 #define BACKLOG 16
-#define THREADS 8 /* exports and imports have STREAMS_MAX of them at most */
+#define THREADS 8 /* for requests whose answers end; beside those for streams */
 #define REQUEST_MS 2000
 #define ACCEPT_PAUSE_MS 100 /* after a shortage of descriptors or memory */
 
@@ -49,10 +49,10 @@ SYSCALLS_ALLOWED(
 struct control {
 	struct sockaddr_un un; /* "": no file */
 	int listener;
-	int stop; /* an eventfd that can be read when the threads are to end */
-	pthread_t threads[THREADS];
+	int stop;           /* an eventfd that can be read when the threads are to end */
+	pthread_t *threads; /* owned */
 	unsigned int n_threads;
-	int spare[THREADS]; /* a copy of the listener, for each thread that has not begun */
+	int *spare; /* owned: a copy of the listener, for each thread that has not begun */
 	unsigned int n_spare;
 	pthread_mutex_t accepting; /* one thread waits for the next client */
 	pthread_mutex_t answering; /* with thousands of forwards an answer takes megabytes */
@@ -306,15 +306,19 @@ static void *run(void *arg)
 	return NULL;
 }
 
-int control_serve(struct control *c, control_serve_fn *serve_one, void *arg)
+int control_serve(struct control *c, control_serve_fn *serve_one, unsigned int streams, void *arg)
 {
+	unsigned int n = THREADS + streams;
 	int r = 0;
+
+	c->threads = allocated(calloc(n, sizeof(*c->threads)));
+	c->spare = allocated(calloc(n, sizeof(*c->spare)));
 
 	c->serve = serve_one;
 	c->arg = arg;
 	/* no client is served before each thread has its descriptor: status counts them */
 	pthread_mutex_lock(&c->accepting);
-	while (!r && c->n_threads < THREADS) {
+	while (!r && c->n_threads < n) {
 		c->spare[c->n_spare++] = fcntl(c->listener, F_DUPFD_CLOEXEC, 0);
 		r = -pthread_create(&c->threads[c->n_threads], NULL, run, c);
 		c->n_threads += !r;
@@ -324,11 +328,11 @@ int control_serve(struct control *c, control_serve_fn *serve_one, void *arg)
 }
 
 int control_start(struct control *c, control_answer_fn *answer, control_stream_fn *stream,
-		  void *arg)
+		  unsigned int streams, void *arg)
 {
 	c->answer = answer;
 	c->stream = stream;
-	return control_serve(c, serve, arg);
+	return control_serve(c, serve, streams, arg);
 }
 
 int control_listener(const struct control *c)
@@ -349,5 +353,7 @@ void control_close(struct control *c, bool stays)
 	close(c->stop);
 	pthread_mutex_destroy(&c->accepting);
 	pthread_mutex_destroy(&c->answering);
+	free(c->threads);
+	free(c->spare);
 	free(c);
 }

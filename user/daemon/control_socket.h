@@ -44,9 +44,9 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret);
  */
 typedef void control_stream_fn(void *arg, const struct control *c, const struct request *req,
 			       int fd);
-/* Start the threads.  -errno: some may run, until control_close(). */
+/* Start the threads, with more for STREAMS.  -errno: some may run, until control_close(). */
 int control_start(struct control *c, control_answer_fn *answer, control_stream_fn *stream,
-		  void *arg);
+		  unsigned int streams, void *arg);
 
 /*
  * Listen at A for control_serve().  BOTH: A is [::], and takes both families.  A unix socket has
@@ -57,8 +57,8 @@ int control_start(struct control *c, control_answer_fn *answer, control_stream_f
 int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret);
 /* Serve the client at FD, which is closed afterwards; a few at a time, each on its thread. */
 typedef void control_serve_fn(struct control *c, int fd, void *arg);
-/* Start the threads.  -errno: some may run, until control_close(). */
-int control_serve(struct control *c, control_serve_fn *serve, void *arg);
+/* Start the threads, with more for STREAMS.  -errno: some may run, until control_close(). */
+int control_serve(struct control *c, control_serve_fn *serve, unsigned int streams, void *arg);
 /*
  * Read the client's bytes before END, or before the client's shutdown(2), into TEXT, of SIZE.  They
  * have to come within MS.  TEXT then ends with a NUL.  -errno.

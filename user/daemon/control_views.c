@@ -53,6 +53,12 @@ static void sessions_take(void *arg)
 	worker_visit_sessions(r->worker, r->piece, r->pieces, sessions_take_view, r);
 }
 
+static void sessions_take_other(void *arg, const struct session_view *v, const struct grafted *h)
+{
+	(void)h;
+	sessions_take_view(arg, v);
+}
+
 /* The lock guards what the views point to.  The lock is not held while the client reads. */
 static char *sessions_piece(struct round *r)
 {
@@ -65,6 +71,8 @@ static char *sessions_piece(struct round *r)
 	r->n_views = 0;
 	if (locked)
 		round_ask(r, sessions_take);
+	if (locked && request_has(r->req, KEY_ALL) && r->actions->standby)
+		standby_visit(r->actions->standby, r->piece, r->pieces, sessions_take_other, r);
 	if (out && !r->piece)
 		fputs("{\"sessions\":\t", out);
 	for (size_t i = 0; out && i < r->n_views; i++) {

@@ -236,9 +236,10 @@ static int daemon_begin(struct daemon *d)
 		r = session_log_start(d->shared.session_log);
 	r = r ?: service_start(&d->service);
 	if (!r && d->control)
-		r = control_start(d->control, actions_run, actions_stream, &d->actions);
+		r = control_start(d->control, actions_run, actions_stream,
+				  d->actions.standby ? STREAMS_MAX : 0, &d->actions);
 	if (!r && d->metrics)
-		r = control_serve(d->metrics, metrics_serve, &d->actions);
+		r = control_serve(d->metrics, metrics_serve, 0, &d->actions);
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads: %s%s",
 				   strerror(-r), error_hint(HINT_RESOURCES, -r));
@@ -393,6 +394,18 @@ static void daemon_end(struct daemon *d)
 	graft_table_close(d->shared.grafts, true);
 }
 
+/*
+ * The count begins with the time, at 4,096 ids a second: it goes on above the ids of an earlier daemon,
+ * and comes round after a year.
+ */
+static uint64_t daemon_first_id(const char *relay)
+{
+	uint64_t number = (graft_tag(relay) & ID_RELAY_MASK) ?: 1;
+	uint64_t count = clock_real_ms() / 1000 << 12;
+
+	return number << ID_COUNTER_BITS | (count & ((UINT64_C(1) << ID_COUNTER_BITS) - 1));
+}
+
 int daemon_run(int argc, char **argv)
 {
 	static struct daemon d;
@@ -413,6 +426,8 @@ int daemon_run(int argc, char **argv)
 	if (r)
 		return config_exit_code(r);
 	log_set_level(c->log_level);
+	if (c->relay)
+		d.shared.last_id = daemon_first_id(c->relay);
 	r = daemon_open_loops(&d) ?: daemon_start(&d) ?: daemon_begin(&d);
 	if (!r) {
 		daemon_run_loop(&d);

@@ -109,7 +109,7 @@ void grafted_record(const struct grafted *h, struct graft_record *ret)
 
 int grafted_import(struct graft_table *gs, struct graft_record *r, uint32_t *at)
 {
-	bool udp = r->kind == RECORD_UDP, is_new = *at == NO_SLOT;
+	bool udp = record_is_udp(r), is_new = *at == NO_SLOT;
 	uint32_t slot;
 	struct grafted h;
 	int e = udp ? udp_graft_import(graft_table_udp(gs), &r->flow, &slot) :
@@ -196,7 +196,12 @@ int grafted_adopt(const struct grafted *h, struct worker *w, const struct forwar
 
 /* --- sessions that arrive --- */
 
-enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives)
+bool grafted_is_unowned(const struct grafted *h)
+{
+	return !h->udp && h->state == GRAFTED_ACTIVE && graft_is_orphan(h->grafts, h->slot);
+}
+
+enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives, bool told)
 {
 	const volatile struct udp_flow *f = udp_flow_of(graft_table_udp(h->grafts), h->slot);
 	bool arrived, waits;
@@ -211,8 +216,9 @@ enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives)
 		arrived = graft_is_orphan(h->grafts, h->slot);
 	if (!arrived)
 		return ARRIVAL_NONE;
-	return graft_state_of(h->head) == GRAFT_DONE || grafted_is_here(h) ? ARRIVAL_DUE :
-									     ARRIVAL_STRAY;
+	if (graft_state_of(h->head) != GRAFT_DONE && !grafted_is_here(h))
+		return ARRIVAL_STRAY;
+	return told && !h->udp ? ARRIVAL_HELPED : ARRIVAL_DUE;
 }
 
 bool grafted_wants_sockets(const struct grafted *h)

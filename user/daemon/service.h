@@ -48,7 +48,7 @@ struct service {
 	bool in_force;                   /* the file that was read last is in force */
 	char *text;                      /* owned: of the file in force; NULL: there is none */
 	struct upstream_orders orders;   /* written under forwards.lock */
-	unsigned int changes;            /* of the configuration; written under forwards.lock */
+	_Atomic unsigned int changes;    /* of the configuration; written under forwards.lock */
 	bool hands_over;                 /* a daemon has asked for all; under forwards.lock */
 	bool started;
 

@@ -16,27 +16,46 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/bits.h"
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/log.h"
 #include "base/minmax.h"
+#include "datapath/graft/graft_tuple.h"
 #include "relay/upstream_socket.h"
 
 #define LOOK_MS 50
 #define CARE_MS 2000  /* between two looks at sessions that may expire, and at unused addresses */
-#define GONE_MS 10000 /* a peer that sends no record for this time is dead */
+#define GONE_MS 10000 /* the least silence after which an orphan is probed */
+#define TOLD_MS 5000  /* a relay that is not heard for this time is dead */
+#define WAKE_MS 200   /* between two tries to wake a silent orphan, */
+#define WAKES 20      /* each of which succeeds once in so many: one relay is the first */
 #define LOST_MS 20000 /* without an exporter for this time: idle-timeout begins */
 #define REVIVE_MS 1000
 
 /* --- sessions that expire: under the lock --- */
 
-/* A living peer sends a record each second, so a silent one is dead, even if its stream is open. */
-static bool standby_has_exporter(const struct standby *sb, uint32_t source)
+void standby_hear(struct standby *sb, uint32_t tag)
 {
-	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
-		if (s->is_open && s->is_import && s->synced_ms && s->tag == source &&
-		    clock_ms() - s->last_ms < GONE_MS)
-			return true;
+	for (int i = 0; i < STREAMS_MAX; i++) {
+		uint32_t none = 0;
+
+		if (atomic_load(&sb->relays[i].tag) == tag ||
+		    atomic_compare_exchange_strong(&sb->relays[i].tag, &none, tag)) {
+			atomic_store(&sb->relays[i].heard_ms, clock_ms());
+			return;
+		}
+	}
+}
+
+/* A living relay sends a record each second.  A stream that ends may begin again. */
+bool standby_is_told(const struct standby *sb, const struct grafted *h)
+{
+	uint32_t source = h->head->source, tag;
+
+	for (int i = 0; source && i < STREAMS_MAX && (tag = atomic_load(&sb->relays[i].tag)); i++)
+		if (tag == source)
+			return clock_ms() - atomic_load(&sb->relays[i].heard_ms) < TOLD_MS;
 	return false;
 }
 
@@ -68,7 +87,7 @@ static void standby_look_at_held(struct standby *sb)
 			continue;
 		if (h.head->alone_ms == ALONE_EXPIRED)
 			grafted_end(&h);
-		else if (standby_has_exporter(sb, h.head->source))
+		else if (standby_is_told(sb, &h))
 			h.head->alone_ms = ALONE_NEVER;
 		else if (h.head->alone_ms == ALONE_NEVER)
 			h.head->alone_ms = now;
@@ -100,6 +119,21 @@ static void standby_make_sockets(struct standby *sb, const struct grafted *h)
 	graft_give_sockets(h->grafts, h->slot, fds);
 }
 
+/* Packets of H, which another relay has, go by this one. */
+static void standby_help(struct standby *sb, const struct grafted *h)
+{
+	if (graft_state_of(h->head) == GRAFT_DONE) { /* exports tell the end */
+		graft_put(h->grafts, h->slot);
+		return;
+	}
+	if (bit_is(sb->helped, h->at))
+		return;
+	bit_set(sb->helped, h->at, true);
+	pthread_mutex_lock(&sb->lock);
+	standby_addresses_find_routes(&sb->addresses, h);
+	pthread_mutex_unlock(&sb->lock);
+}
+
 /*
  * Look up the routes of arrived sessions anew: rules may route by source addresses, which are here
  * now.  All sessions get routes before the first session gets sockets, because sockets take longer.
@@ -111,9 +145,12 @@ static bool standby_prepare(struct standby *sb)
 	bool some = false;
 
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
-		enum grafted_arrival arrival = grafted_arrival(&h, sb->revives);
+		enum grafted_arrival arrival = grafted_arrival(&h, sb->revives,
+							       standby_is_told(sb, &h));
 
 		some = some || arrival >= ARRIVAL_BARE;
+		if (arrival == ARRIVAL_HELPED)
+			standby_help(sb, &h);
 		if (arrival == ARRIVAL_STRAY)
 			grafted_stand_by(&h);
 		if (arrival != ARRIVAL_DUE)
@@ -123,7 +160,8 @@ static bool standby_prepare(struct standby *sb)
 		pthread_mutex_unlock(&sb->lock);
 	}
 	for (struct grafted h = { 0 }; some && grafted_next(sb->grafts, &h); h.at++)
-		if (grafted_wants_sockets(&h) && grafted_arrival(&h, sb->revives) >= ARRIVAL_BARE)
+		if (grafted_wants_sockets(&h) &&
+		    grafted_arrival(&h, sb->revives, standby_is_told(sb, &h)) >= ARRIVAL_BARE)
 			standby_make_sockets(sb, &h);
 	return some;
 }
@@ -135,10 +173,12 @@ static void standby_adopt(struct standby *sb, struct worker *w, const struct gra
 	uint64_t id = h->head->id;
 	int r;
 
-	if (id <= atomic_load(last_id)) /* another session here may have it */
+	/* another session here may have it, unless relays have numbers */
+	if (!(id >> ID_COUNTER_BITS) && id <= atomic_load(last_id))
 		h->head->id = atomic_fetch_add(last_id, 1) + 1;
 	r = grafted_adopt(h, w, &sb->service->forwards);
 	if (!r) {
+		h->head->source = 0;
 		sb->adopted++;
 		return;
 	}
@@ -159,8 +199,8 @@ static void standby_adopt_all(struct worker *w, const void *arg)
 
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
 		grafted_revive(&h, w);
-		if (grafted_arrival(&h, sb->revives) == ARRIVAL_DUE && grafted_is_of(&h, w) &&
-		    !grafted_wants_sockets(&h))
+		if (grafted_arrival(&h, sb->revives, standby_is_told(sb, &h)) == ARRIVAL_DUE &&
+		    grafted_is_of(&h, w) && !grafted_wants_sockets(&h))
 			standby_adopt(sb, w, &h);
 	}
 }
@@ -189,6 +229,21 @@ static void standby_look_for_arrivals(struct standby *sb)
 			 (unsigned long long)(sb->adopted - before));
 }
 
+/*
+ * A session that is silent, and that no relay has, needs an owner that probes its ends.  If all relays
+ * woke it at once, all would adopt it.
+ */
+static void standby_wake_orphans(struct standby *sb)
+{
+	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
+		sb->chance = sb->chance * 1664525 + 1013904223;
+		if (!h.udp && h.state == GRAFTED_STANDBY && h.head->alone_ms != ALONE_EXPIRED &&
+		    (sb->chance >> 8) % WAKES == 0 && !standby_is_told(sb, &h) &&
+		    grafted_is_here(&h))
+			grafted_wake(&h);
+	}
+}
+
 static void standby_on_look(struct timer *t)
 {
 	struct standby *sb = container_of(t, struct standby, look);
@@ -197,6 +252,14 @@ static void standby_on_look(struct timer *t)
 	standby_look_for_arrivals(sb);
 	if (standby_addresses_look(&sb->addresses))
 		shared_tell_news(sb->service->shared);
+	if (sb->moves != sb->addresses.moves) {
+		sb->moves = sb->addresses.moves;
+		memset(sb->helped, 0, BITS_WORDS(grafted_places(sb->grafts)) * sizeof(*sb->helped));
+	}
+	if (began >= sb->wake_ms) {
+		standby_wake_orphans(sb);
+		sb->wake_ms = began + WAKE_MS;
+	}
 	if (began >= sb->cared_ms + CARE_MS) {
 		pthread_mutex_lock(&sb->lock);
 		standby_look_at_held(sb);
@@ -236,11 +299,24 @@ unsigned int standby_held(const struct standby *sb)
 	return n;
 }
 
+/* Sessions without an owner here that another relay has, and whose packets go by here; or that none has. */
+static unsigned int standby_count(struct standby *sb, bool told)
+{
+	unsigned int n = 0;
+
+	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++)
+		if (grafted_is_unowned(&h) || (!told && h.state == GRAFTED_STANDBY))
+			n += standby_is_told(sb, &h) == told;
+	return n;
+}
+
 struct json_object *standby_json(struct standby *sb)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
 
 	json_add_int(o, "held", standby_held(sb));
+	json_add_int(o, "helped", standby_count(sb, true));
+	json_add_int(o, "orphans", standby_count(sb, false));
 	json_add_int(o, "adopted", sb->adopted);
 	json_add_int(o, "refused", sb->refused);
 	json_add_int(o, "addresses", sb->addresses.n);
@@ -259,11 +335,68 @@ struct json_object *standby_json(struct standby *sb)
 		json_add_int(one, "heard_ms", now - last);
 		json_add_int(one, "records", s->records);
 		json_add_bool(one, "same_ports", s->same_ports);
+		json_add_text(one, "lacks", s->lacks);
 		json_append(list, one);
 	}
 	pthread_mutex_unlock(&sb->lock);
 	json_add(o, "streams", list);
 	return o;
+}
+
+/* False: no forward has it. */
+static bool standby_view(const struct standby *sb, const struct grafted *h,
+			 struct session_view *ret)
+{
+	struct addr client = graft_tuple_address(&h->leg[CLIENT]->tuple, false);
+
+	*ret = (struct session_view){
+		.id = h->head->id,
+		.forward = forward_with_tag(&sb->service->forwards, h->head->forward),
+		.state = SESSION_OPEN,
+		.upstream = graft_tuple_address(&h->leg[UPSTREAM]->tuple, false),
+		.not_grafted = "",
+		.standby = !standby_is_told(sb, h)     ? "orphan" :
+			   h->state == GRAFTED_STANDBY ? "held" :
+							 "helped",
+	};
+	client_addr_set(&ret->client, &client.sa);
+	for (unsigned int dir = 0; dir < 2; dir++)
+		ret->flows[dir].carrier = CARRIER_GRAFT;
+	return ret->forward;
+}
+
+void standby_visit(struct standby *sb, unsigned int piece, unsigned int pieces,
+		   standby_visit_fn *fn, void *arg)
+{
+	struct session_view v;
+
+	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++)
+		if ((h.state == GRAFTED_STANDBY || grafted_is_unowned(&h)) &&
+		    h.head->id % pieces == piece && standby_view(sb, &h, &v))
+			fn(arg, &v, &h);
+}
+
+void standby_condemn(struct standby *sb, const struct grafted *h)
+{
+	pthread_mutex_lock(&sb->lock);
+	if (standby_is_told(sb, h)) {
+		sb->condemned[sb->n_condemned % CONDEMNED_MAX].client = h->leg[CLIENT]->tuple;
+		sb->condemned[sb->n_condemned++ % CONDEMNED_MAX].udp = h->udp;
+	} else {
+		grafted_end(h);
+	}
+	pthread_mutex_unlock(&sb->lock);
+}
+
+bool standby_has_room(struct standby *sb)
+{
+	bool room = false;
+
+	pthread_mutex_lock(&sb->lock);
+	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
+		room = room || !s->known;
+	pthread_mutex_unlock(&sb->lock);
+	return room;
 }
 
 /* --- opening --- */
@@ -276,6 +409,9 @@ int standby_open(struct standby *sb, struct service *r)
 		return e;
 	sb->service = r;
 	sb->grafts = r->shared->grafts;
+	sb->own = r->start->relay ? graft_tag(r->start->relay) | 1 : 0;
+	sb->chance = (uint32_t)(clock_ns() >> 10) ^ (uint32_t)getpid() << 16;
+	sb->helped = allocated(calloc(BITS_WORDS(grafted_places(sb->grafts)), sizeof(*sb->helped)));
 	pthread_mutex_init(&sb->lock, NULL);
 	sb->look.fire = standby_on_look;
 	if (r->shared->syn) { /* sessions that begin in the kernel get sockets later */

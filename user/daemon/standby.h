@@ -6,7 +6,10 @@
 #include <stdint.h>
 
 #include "daemon/service.h"
+#include "relay/session_json.h"
+#include "daemon/grafted.h"
 #include "daemon/standby_addresses.h"
+#include "datapath/graft/standby_record.h"
 
 /*
  * A pair of relays: each exports its grafted sessions to the peer (standby_record.h), so that
@@ -16,7 +19,8 @@
 struct control;
 struct standby;
 
-#define STREAMS_MAX 4
+#define CONDEMNED_MAX 1024 /* that an export may lag behind */
+#define STREAMS_MAX 64     /* two for each other relay, as a rule */
 
 /* The state of a place as an export has sent it last. */
 struct exported {
@@ -28,12 +32,15 @@ struct exported {
 struct stream {
 	/* other threads read these */
 	_Atomic bool is_open, is_import;
-	char name[64]; /* of an import */
-	uint32_t tag;  /* of an import: graft_tag() of its name, made odd */
+	char name[64];   /* of an import */
+	uint32_t tag;    /* of an import: graft_tag() of its name, made odd */
+	uint32_t origin; /* of an import: of the relay whose records come */
+	bool reflects;   /* of an import: records of several relays come */
 	_Atomic uint64_t records;
-	_Atomic uint64_t last_ms;   /* of the last record that came, or was taken */
-	_Atomic uint64_t synced_ms; /* 0: the stream is not in sync */
-	_Atomic bool same_ports;    /* of an import: local ports of both relays overlap */
+	_Atomic uint64_t last_ms;    /* of the last record that came, or was taken */
+	_Atomic uint64_t synced_ms;  /* 0: the stream is not in sync */
+	_Atomic bool same_ports;     /* of an import: local ports of both relays overlap */
+	char lacks[RECORD_NAME_MAX]; /* of an import: a forward of the peer that is not here; "" */
 
 	/* of the stream's own thread */
 	struct standby *sb;
@@ -41,6 +48,8 @@ struct stream {
 	int fd;
 	uint64_t *known;           /* a bit for each place of grafted.h: exported, or imported */
 	struct exported *exported; /* of an export, by place; keys: by imports, too */
+	unsigned int changes;      /* of the configuration, that an export has told */
+	uint64_t condemned;        /* how many of sb->condemned it has told */
 	uint64_t after_ns, now_ns; /* of an export: least age of a session; time of the look */
 	size_t len;                /* of the bytes in the buffer */
 	uint8_t buffer[65536];
@@ -58,6 +67,25 @@ struct standby {
 	uint64_t revive_ms; /* when to try again to make sockets for sessions that lack them */
 	bool revives;       /* this look tries that */
 	uint64_t cared_ms;  /* see CARE_MS */
+
+	uint32_t own;     /* as `tag` of a stream; 0: `relay` is not set */
+	uint64_t *helped; /* owned: a bit for each place whose routes were looked up for help */
+	uint32_t moves;   /* of addresses, when these bits began */
+	uint64_t wake_ms; /* when silent orphans are woken next */
+	uint32_t chance;  /* a random number */
+
+	/* the relays of imports, and when each was heard last; streams write them */
+	struct {
+		_Atomic uint32_t tag;
+		_Atomic uint64_t heard_ms;
+	} relays[STREAMS_MAX];
+
+	/* the last sessions of other relays that `culvert kill` here has named; under `lock` */
+	struct {
+		struct graft_tuple client;
+		bool udp;
+	} condemned[CONDEMNED_MAX];
+	uint64_t n_condemned;
 
 	/* streams, and sessions of peers, change under it; taken before addresses.lock */
 	pthread_mutex_t lock;
@@ -78,7 +106,23 @@ void standby_news(struct standby *sb);
  */
 void standby_begin_looks(void *arg);
 
+/* May another export or import begin? */
+bool standby_has_room(struct standby *sb);
+
 /* The number of imported sessions that wait for their addresses.  By any thread. */
 unsigned int standby_held(const struct standby *sb);
+/* Does another relay tell that it has H?  By any thread. */
+bool standby_is_told(const struct standby *sb, const struct grafted *h);
+/* The relay TAG of an import is heard.  On the thread of the import. */
+void standby_hear(struct standby *sb, uint32_t tag);
+/*
+ * Call FN(ARG) for each session that no worker here has, and whose id modulo PIECES is PIECE.  Under the
+ * lock of forwards.
+ */
+typedef void standby_visit_fn(void *arg, const struct session_view *v, const struct grafted *h);
+void standby_visit(struct standby *sb, unsigned int piece, unsigned int pieces,
+		   standby_visit_fn *fn, void *arg);
+/* Let the relay that has H reset it; a session that no relay has ends here. */
+void standby_condemn(struct standby *sb, const struct grafted *h);
 /* For `culvert status`.  By any thread. */
 struct json_object *standby_json(struct standby *sb);

@@ -8,11 +8,14 @@
  */
 #include "daemon/standby_stream.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/bits.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "datapath/graft/udp_graft.h"
 #include "relay/upstream_socket.h"
 
@@ -43,6 +46,53 @@ static bool export_put(struct stream *s, struct graft_record *r)
 	return true;
 }
 
+struct exported_forward {
+	uint32_t tag;
+	bool udp;
+	char name[RECORD_NAME_MAX];
+};
+
+/* Copy the active forwards to *RET, which the caller frees.  Returns how many there are. */
+static size_t export_list_forwards(struct stream *s, struct exported_forward **ret)
+{
+	struct service *sv = s->sb->service;
+	const struct forward *f;
+	size_t n = 0;
+
+	pthread_mutex_lock(&sv->forwards.lock);
+	s->changes = sv->changes;
+	TAILQ_FOREACH(f, &sv->forwards.list, in_forwards)
+		n++;
+	*ret = calloc(n, sizeof(**ret)); /* without memory nothing is told */
+	n = 0;
+	TAILQ_FOREACH(f, &sv->forwards.list, in_forwards) {
+		if (!*ret || f->state != FORWARD_ACTIVE || !forward_grafts(f))
+			continue;
+		(*ret)[n] = (struct exported_forward){ f->tag, f->conf->listen.udp, "" };
+		snprintf((*ret)[n++].name, RECORD_NAME_MAX, "%.63s", forward_name(f->conf));
+	}
+	pthread_mutex_unlock(&sv->forwards.lock);
+	return n;
+}
+
+/* The peer says at once of which forwards it will refuse sessions. */
+static bool export_forwards(struct stream *s)
+{
+	struct exported_forward *list;
+	size_t n = export_list_forwards(s, &list);
+	bool ok = true;
+
+	for (size_t i = 0; ok && i < n; i++) {
+		struct graft_record r = { .kind = RECORD_FORWARD, .udp = list[i].udp };
+
+		r.named.tag = list[i].tag;
+		memcpy(r.named.name, list[i].name, RECORD_NAME_MAX);
+		ok = export_put(s, &r);
+	}
+	free(list);
+	return ok;
+}
+
 /* --- keys: a place is exported anew if its key changes --- */
 
 #define KEY_NONE 0U /* the place is not exported */
@@ -53,6 +103,14 @@ static bool export_put(struct stream *s, struct graft_record *r)
  * end.
  */
 #define KEY_OWNED 1U
+/*
+ * Split horizon: STANDBY, and the relay that has the session tells all others itself.  Else each relay
+ * would tell what it was told, and relays could tell each other of a session after its end.
+ */
+#define KEY_TOLD 2U
+#define KEY_HELPED                                                                                 \
+	2U /* the low bits of a larger key: packets go by here, another relay has the session */
+#define KEY_LOW 3U
 
 /*
  * An export may not have looked since this relay owned the session of AT.  KEY_OWNED would make
@@ -75,6 +133,11 @@ static uint32_t export_key_session(const struct stream *s, const struct grafted 
 
 	if (graft_state_of(h->head) == GRAFT_DONE || s->now_ns < offered + s->after_ns)
 		return KEY_NONE;
+	if (grafted_is_unowned(h)) /* about once a second */
+		return (uint32_t)((larger(g->side[0].heard_ns, g->side[1].heard_ns) >> 30) << 4 |
+				  fins)
+			       << 2 |
+		       1U << 31 | KEY_HELPED;
 	return (((uint32_t)(offered / 1000) ^ (uint32_t)h->head->id << 20) << 4 | fins) << 1 |
 	       KEY_OWNED;
 }
@@ -103,13 +166,23 @@ static uint32_t export_key(const struct stream *s, const struct grafted *h)
 {
 	if (h->state == GRAFTED_STANDBY)
 		return h->head->alone_ms == ALONE_EXPIRED ? KEY_NONE :
-							    (s->sb->addresses.moves + 1) << 1;
+		       standby_is_told(s->sb, h)          ? KEY_TOLD :
+							    (s->sb->addresses.moves + 1) << 2;
 	if (h->state == GRAFTED_NOTHING || h->head->mirrored == GRAFT_OVER)
 		return KEY_NONE;
 	return h->udp ? export_key_flow(s, h) : export_key_session(s, h);
 }
 
 /* --- looks --- */
+
+/* R is of a session of another relay: tell the numbers of packets that were not believed here. */
+static void export_heard(struct graft_record *r)
+{
+	r->kind = RECORD_HEARD;
+	for (int i = 0; i < 2; i++)
+		if (r->tcp.side[i].apart)
+			r->tcp.side[i].acked = r->tcp.side[i].apart_acked;
+}
 
 /*
  * Place H has exported the session WAS, and exports it no more: make the record of its end.  If
@@ -120,7 +193,13 @@ static void export_end(const struct grafted *h, const struct exported *was, uint
 {
 	struct grafted other = { .at = grafted_find(h->grafts, h->udp, &was->client) };
 	bool expired = h->state == GRAFTED_STANDBY && now == KEY_NONE;
+	bool same = !memcmp(&h->leg[0]->tuple, &was->client, sizeof(was->client));
+	const volatile struct graft_entry *g = h->udp ? NULL : graft_of(h->grafts, h->slot);
 
+	/* who helps tells an end that both FINs have shown; other ends are the owner's to tell */
+	if ((was->key & KEY_LOW) == KEY_HELPED &&
+	    !(same && g && g->side[0].fin == GRAFT_FIN_ACKED && g->side[1].fin == GRAFT_FIN_ACKED))
+		return;
 	if (other.at != h->at && other.at != NO_SLOT) {
 		other = grafted_at(h->grafts, other.at);
 		/* the session has ended here, and its copy has come back from the peer meanwhile */
@@ -130,7 +209,9 @@ static void export_end(const struct grafted *h, const struct exported *was, uint
 	}
 	/* an expired session may go on elsewhere, unless its address is here */
 	*ret = (struct graft_record){
-		.kind = expired && !grafted_is_here(h) ? RECORD_LEFT : RECORD_GONE,
+		.kind = expired && !grafted_is_here(h) ? RECORD_LEFT :
+			same && g && g->killed         ? RECORD_KILLED :
+							 RECORD_GONE,
 		.udp = h->udp,
 		.client = was->client,
 	};
@@ -157,9 +238,16 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	}
 	*now = (struct exported){ .key = key, .client = h.leg[0]->tuple };
 	bit_set(s->known, at, key != KEY_NONE);
-	if (was.key != KEY_NONE &&
+	if (was.key != KEY_NONE && was.key != KEY_TOLD &&
 	    (key == KEY_NONE || memcmp(&now->client, &was.client, sizeof(was.client)) != 0))
 		export_end(&h, &was, key, ret_end);
+	if (key == KEY_TOLD) {
+		if (was.key & KEY_OWNED) /* others may have heard this relay alone */
+			*ret = (struct graft_record){ .kind = RECORD_LEFT,
+						      .udp = h.udp,
+						      .client = now->client };
+		return;
+	}
 	if (key != KEY_NONE && h.state == GRAFTED_STANDBY && !grafted_is_here(&h)) {
 		*ret = (struct graft_record){ .kind = RECORD_LEFT,
 					      .udp = h.udp,
@@ -167,6 +255,10 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	} else if (key != KEY_NONE) {
 		h.head->mirrored = GRAFT_TOLD;
 		grafted_record(&h, ret);
+		if (h.state == GRAFTED_STANDBY)
+			ret->kind = h.udp ? RECORD_HELD_UDP : RECORD_HELD_TCP;
+		else if (!h.udp && (key & KEY_LOW) == KEY_HELPED)
+			export_heard(ret);
 	}
 }
 
@@ -193,6 +285,28 @@ static bool export_all(struct stream *s)
 	return true;
 }
 
+/* Tell which sessions of other relays are to end.  False: the peer takes nothing. */
+static bool export_condemned(struct stream *s)
+{
+	struct standby *sb = s->sb;
+	bool ok = true;
+
+	pthread_mutex_lock(&sb->lock);
+	while (ok && s->condemned < sb->n_condemned) {
+		struct graft_record r = { .kind = RECORD_END };
+
+		s->condemned = larger(s->condemned,
+				      sb->n_condemned - smaller(sb->n_condemned, CONDEMNED_MAX));
+		r.udp = sb->condemned[s->condemned % CONDEMNED_MAX].udp;
+		r.client = sb->condemned[s->condemned++ % CONDEMNED_MAX].client;
+		pthread_mutex_unlock(&sb->lock);
+		ok = export_put(s, &r);
+		pthread_mutex_lock(&sb->lock);
+	}
+	pthread_mutex_unlock(&sb->lock);
+	return ok;
+}
+
 /* --- the stream --- */
 
 /* The peer of an export sends nothing: its socket becomes readable when the peer has gone. */
@@ -201,7 +315,16 @@ static void export_run(struct stream *s)
 	struct graft_record r = { .kind = RECORD_BEGIN };
 	uint64_t alive_ms;
 
-	if (!export_put(s, &r) || !export_all(s))
+	bool ok = export_put(s, &r);
+
+	r.kind = RECORD_RELAY;
+	r.named.tag = s->sb->own;
+	snprintf(r.named.name, RECORD_NAME_MAX, "%s", s->sb->service->start->relay ?: "");
+	ok = ok && (!s->sb->own || export_put(s, &r));
+	pthread_mutex_lock(&s->sb->lock);
+	s->condemned = s->sb->n_condemned;
+	pthread_mutex_unlock(&s->sb->lock);
+	if (!ok || !export_forwards(s) || !export_all(s))
 		return;
 	r.kind = RECORD_SYNC;
 	if (!export_put(s, &r) || !export_flush(s))
@@ -213,7 +336,9 @@ static void export_run(struct stream *s)
 		return;
 	r.kind = RECORD_ALIVE;
 	for (alive_ms = clock_ms(); !control_wait(s->control, s->fd, EXPORT_LOOK_MS);) {
-		if (!export_all(s))
+		if (s->changes != s->sb->service->changes && !export_forwards(s))
+			return;
+		if (!export_all(s) || !export_condemned(s))
 			return;
 		if (clock_ms() - alive_ms >= EXPORT_ALIVE_MS) {
 			alive_ms = clock_ms();

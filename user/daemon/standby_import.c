@@ -16,9 +16,41 @@
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "relay/upstream_socket.h"
 
 /* --- records, under both locks --- */
+
+/* Two relays have the session: that one keeps it which has heard of it more lately, else that of the lower id. */
+static bool import_yields(const struct stream *s, const struct grafted *h,
+			  const struct graft_record *r)
+{
+	const volatile struct graft_side *side = graft_of(h->grafts, h->slot)->side;
+	uint64_t mine = larger(side[0].data_ns, side[1].data_ns);
+	uint64_t its = larger(r->tcp.side[0].data_ns, r->tcp.side[1].data_ns);
+
+	bool first = r->head.id == h->head->id ? s->origin < s->sb->own : r->head.id < h->head->id;
+
+	return its > mine + NS_PER_S || (its + NS_PER_S > mine && first);
+}
+
+/* R is of a session whose packets go by this relay. */
+static void import_compare(struct stream *s, const struct grafted *h, const struct graft_record *r)
+{
+	bool mine = !grafted_is_unowned(h);
+
+	bit_set(s->known, h->at, true);
+	if (r->kind == RECORD_TCP && (!mine || import_yields(s, h, r)))
+		h->head->source = s->origin;
+	if (r->kind == RECORD_TCP && mine && h->head->source == s->origin)
+		h->head->mirrored = GRAFT_YIELD;
+	else if (r->kind == RECORD_HELD_TCP || !graft_merge(h->grafts, h->slot, &r->tcp))
+		return;
+	else if (!mine)
+		graft_put(h->grafts, h->slot);
+	if (mine)
+		shared_tell_news(s->sb->service->shared);
+}
 
 /*
  * Enter the session of R.  A session that has not changed keeps its place, and so its key.  Else
@@ -28,6 +60,7 @@ static int import_session(struct stream *s, struct graft_record *r)
 {
 	struct graft_table *gs = s->sb->grafts;
 	const struct forward *f = forward_with_tag(&s->sb->service->forwards, r->head.forward);
+	bool held = r->kind == RECORD_HELD_TCP || r->kind == RECORD_HELD_UDP;
 	uint32_t was, at;
 	struct grafted h;
 	int e = 0;
@@ -41,7 +74,16 @@ static int import_session(struct stream *s, struct graft_record *r)
 	for (int side = 0; side < 2 - f->conf->transparent; side++)
 		if (!standby_addresses_follow(&s->sb->addresses, &record_leg(r, side)->tuple.local))
 			return -ENOSPC;
-	was = at = grafted_find(gs, r->kind == RECORD_UDP, &record_leg(r, 0)->tuple);
+	was = at = grafted_find(gs, record_is_udp(r), &record_leg(r, 0)->tuple);
+	if (was != NO_SLOT) {
+		h = grafted_at(gs, was);
+		if (!h.udp && h.state == GRAFTED_ACTIVE) {
+			import_compare(s, &h, r);
+			return 0;
+		}
+	}
+	if (r->kind == RECORD_HEARD) /* its own relay has told of it, or will */
+		return 0;
 	if (was == NO_SLOT || !grafted_is_same(gs, was, r))
 		e = grafted_import(gs, r, &at);
 	if (e && (e != -EEXIST || was == NO_SLOT)) /* -EEXIST: a worker has the session */
@@ -50,8 +92,10 @@ static int import_session(struct stream *s, struct graft_record *r)
 		standby_export_moved(s->sb, was);
 	bit_set(s->known, at, true);
 	h = grafted_at(gs, at);
-	h.head->source = s->tag;
-	h.head->alone_ms = ALONE_NEVER;
+	if (!held || was == NO_SLOT) {
+		h.head->source = held ? 0 : s->origin;
+		h.head->alone_ms = ALONE_NEVER;
+	}
 	standby_addresses_find_routes(&s->sb->addresses, &h);
 	return 0;
 }
@@ -63,7 +107,8 @@ static int import_session(struct stream *s, struct graft_record *r)
 static void import_sync(struct stream *s)
 {
 	for (struct grafted h = { 0 }; grafted_next(s->sb->grafts, &h); h.at++) {
-		if (bit_is(s->known, h.at) || (h.head->source && h.head->source != s->tag))
+		if (bit_is(s->known, h.at) ||
+		    (!s->reflects && h.head->source && h.head->source != s->origin))
 			continue;
 		h.head->source = 0;
 		if (h.state == GRAFTED_STANDBY && !grafted_is_here(&h))
@@ -80,13 +125,29 @@ static void import_end(struct stream *s, const struct graft_record *r)
 	if (at == NO_SLOT)
 		return;
 	h = grafted_at(s->sb->grafts, at);
-	if (r->kind == RECORD_LEFT)
+	if (r->kind == RECORD_END) {
+		if (h.state != GRAFTED_ACTIVE || grafted_is_unowned(&h))
+			return; /* the relay that has it tells how it ends */
+		h.head->mirrored = GRAFT_CONDEMNED;
+		shared_tell_news(s->sb->service->shared);
+		return;
+	}
+	if (r->kind == RECORD_LEFT && h.head->source == s->origin)
 		h.head->source = 0;
-	else if (h.state == GRAFTED_STANDBY)
+	if (r->kind == RECORD_LEFT)
+		return;
+	if (h.state == GRAFTED_STANDBY)
 		grafted_end(&h);
-	else if (h.head->mirrored || h.head->source) { /* graft_part() drops the session later */
+	else if (!h.udp && grafted_is_unowned(&h)) {
+		if (r->kind == RECORD_KILLED) /* the stack answers late packets by RST */
+			grafted_end(&h);
+		else if (graft_finish(h.grafts, h.slot))
+			graft_put(h.grafts, h.slot);
+	} else if (h.head->mirrored || h.head->source) { /* graft_part() drops the session later */
 		h.head->mirrored = GRAFT_OVER;
 		h.head->source = 0; /* no peer exports the session once its address has left */
+		if (!h.udp && r->kind == RECORD_GONE && graft_finish(h.grafts, h.slot))
+			shared_tell_news(s->sb->service->shared);
 	}
 }
 
@@ -103,13 +164,37 @@ static void import_ports(struct stream *s, const unsigned int its[2])
 			    s->name, its[0], its[1], own[0], own[1]);
 }
 
+/* R is a forward of the peer: sessions of a forward that is not here are refused, before and at a move. */
+static void import_forward(struct stream *s, const struct graft_record *r)
+{
+	const struct forward *f = forward_with_tag(&s->sb->service->forwards, r->named.tag);
+	bool known = f && f->state == FORWARD_ACTIVE && f->conf->listen.udp == r->udp;
+
+	if (known && !strcmp(s->lacks, r->named.name))
+		s->lacks[0] = '\0';
+	if (known || !strcmp(s->lacks, r->named.name))
+		return;
+	log_warning("standby: import %s: its forward %.64s is not here: sessions of it are refused",
+		    s->name, r->named.name);
+	memcpy(s->lacks, r->named.name, RECORD_NAME_MAX);
+}
+
 static int import_record(struct stream *s, struct graft_record *r)
 {
 	if (r->kind == RECORD_NONE)
 		return -EBADMSG;
-	if (r->kind == RECORD_TCP || r->kind == RECORD_UDP)
+	if (r->kind == RECORD_RELAY) {
+		s->reflects = s->reflects || s->records > 2;
+		s->origin = r->named.tag;
+	}
+	if (s->origin == s->sb->own) /* a reflector tells this relay's own */
+		return 0;
+	standby_hear(s->sb, s->origin);
+	if (record_is_tcp(r) || record_is_udp(r))
 		return import_session(s, r);
-	if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT)
+	if (r->kind == RECORD_FORWARD)
+		import_forward(s, r);
+	if (record_is_end(r))
 		import_end(s, r);
 	else if (r->kind == RECORD_SYNC)
 		import_sync(s);

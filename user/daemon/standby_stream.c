@@ -96,6 +96,7 @@ struct stream *stream_open(struct standby *sb, const struct control *c, int fd, 
 			      .fd = fd,
 			      .is_import = name,
 			      .tag = name ? graft_tag(name) | 1 : 0, /* 0 is none */
+			      .origin = name ? graft_tag(name) | 1 : 0,
 			      .known = calloc(BITS_WORDS(n), sizeof(*new.known)),
 			      .exported = name ? NULL : calloc(n, sizeof(*new.exported)) };
 	bool ready = new.known && (name || new.exported);

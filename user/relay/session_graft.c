@@ -293,7 +293,14 @@ bool session_graft_is_away(const struct session *s)
 	struct graft_table *gs = graft_table_of(s);
 
 	return session_is_grafted(s) && session_runs(s) && graft_of(gs, s->graft)->head.mirrored &&
-	       !graft_table_has_address(gs, &graft_of(gs, s->graft)->side[CLIENT].tuple.local);
+	       (graft_of(gs, s->graft)->head.mirrored == GRAFT_YIELD ||
+		!graft_table_has_address(gs, &graft_of(gs, s->graft)->side[CLIENT].tuple.local));
+}
+
+bool session_graft_is_condemned(const struct session *s)
+{
+	return session_is_grafted(s) && session_runs(s) &&
+	       graft_of(graft_table_of(s), s->graft)->head.mirrored == GRAFT_CONDEMNED;
 }
 
 bool session_graft_hand_over(struct session *s)

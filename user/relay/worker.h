@@ -57,14 +57,22 @@ struct shared {
 };
 
 /*
- * A session of an earlier daemon or another relay has ID: new sessions get higher ids.  By any
- * thread.
+ * An id is the number of the relay that gives it (0: `relay` is not set), and a counter below.  Both
+ * fit into the 53 bits of a JSON number.
+ */
+#define ID_COUNTER_BITS 37
+#define ID_RELAY_MASK 0xffff
+
+/*
+ * A session of an earlier daemon or another relay has ID: new sessions get higher ids, unless it has
+ * the number of another relay.  By any thread.
  */
 static inline void shared_saw_id(struct shared *shared, uint64_t id)
 {
 	uint64_t last = atomic_load(&shared->last_id);
 
-	while (last < id && !atomic_compare_exchange_weak(&shared->last_id, &last, id))
+	while (last < id && !((last ^ id) >> ID_COUNTER_BITS) &&
+	       !atomic_compare_exchange_weak(&shared->last_id, &last, id))
 		continue;
 }
 

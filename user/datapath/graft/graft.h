@@ -289,6 +289,13 @@ bool graft_table_has_address(const struct graft_table *gs,
  * ended.
  */
 bool graft_part(struct graft_table *gs, uint32_t slot);
+/*
+ * Another relay, by which packets of the session in SLOT go, has HEARD: when each end was heard, and of
+ * FIN.  True: the session is DONE now.
+ */
+bool graft_merge(struct graft_table *gs, uint32_t slot, const struct graft_entry *heard);
+/* Both ends have finished, by another relay.  True: the session is DONE now. */
+bool graft_finish(struct graft_table *gs, uint32_t slot);
 
 /* The table of UDP's flows, with as many slots.  NULL for NULL. */
 struct udp_table;

@@ -151,16 +151,23 @@ static void record_udp(struct codec *c, struct udp_flow *f)
 
 static void record_any(struct codec *c, struct graft_record *r)
 {
-	if (r->kind == RECORD_TCP) {
+	if (record_is_tcp(r)) {
 		record_tcp(c, &r->tcp);
-	} else if (r->kind == RECORD_UDP) {
+		for (int i = 0; i < 2 && r->kind == RECORD_HEARD; i++)
+			r->tcp.side[i].heard_ns = record_moment(c, r->tcp.side[i].heard_ns);
+	} else if (record_is_udp(r)) {
 		record_udp(c, &r->flow);
-	} else if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT) {
+	} else if (record_is_end(r)) {
 		FIELD(c, r->udp, 1);
 		record_tuple(c, &r->client);
 	} else if (r->kind == RECORD_PORTS) {
 		FIELD(c, r->ports[0], 2);
 		FIELD(c, r->ports[1], 2);
+	} else if (r->kind == RECORD_FORWARD || r->kind == RECORD_RELAY) {
+		FIELD(c, r->udp, 1);
+		FIELD(c, r->named.tag, 4);
+		record_bytes(c, r->named.name, RECORD_NAME_MAX);
+		r->named.name[RECORD_NAME_MAX - 1] = '\0';
 	}
 }
 
@@ -187,7 +194,7 @@ static bool record_has_tuple(const struct graft_tuple *t)
 
 struct graft_leg *record_leg(struct graft_record *r, int i)
 {
-	return r->kind == RECORD_UDP ? &r->flow.leg[i] : &r->tcp.side[i].leg;
+	return record_is_udp(r) ? &r->flow.leg[i] : &r->tcp.side[i].leg;
 }
 
 static const char *record_fault(struct graft_record *r)
@@ -197,15 +204,15 @@ static const char *record_fault(struct graft_record *r)
 
 	if (r->kind == RECORD_NONE)
 		return "its kind is 0";
-	if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT)
+	if (record_is_end(r))
 		a = b = &r->client;
-	else if (r->kind != RECORD_TCP && r->kind != RECORD_UDP)
+	else if (!record_is_tcp(r) && !record_is_udp(r))
 		return NULL;
 	else if (!memcmp(a, b, sizeof(*a)))
 		return "both ends are the same";
 	if (!record_has_tuple(a) || !record_has_tuple(b))
 		return "a port is 0, or an address is of the other family";
-	if (r->kind != RECORD_TCP)
+	if (!record_is_tcp(r))
 		return NULL;
 	if (s[0].timestamps != s[1].timestamps)
 		return "one end alone has timestamps";

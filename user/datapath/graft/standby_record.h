@@ -12,37 +12,66 @@
  * kind and its version, of one byte each, and its length in two bytes, these four included.  All
  * numbers are in network byte order.  standby_record.c has the layout.  No system calls here.
  *
- * A stream is RECORD_BEGIN; then all sessions, and RECORD_SYNC; then changes as they happen.
+ * A stream is RECORD_BEGIN; then forwards, all sessions, and RECORD_SYNC; then changes as they happen.
  */
 enum record_kind {
 	RECORD_NONE,
 	RECORD_BEGIN,
 	RECORD_TCP,
 	RECORD_UDP,
-	RECORD_GONE,  /* the session is over, */
-	RECORD_LEFT,  /* or the client's destination address is not here any more */
-	RECORD_SYNC,  /* all sessions have been exported */
-	RECORD_ALIVE, /* each second */
-	RECORD_PORTS, /* from which this relay connects to servers */
+	RECORD_GONE,     /* the session is over, */
+	RECORD_LEFT,     /* or the client's destination address is not here any more */
+	RECORD_SYNC,     /* all sessions have been exported */
+	RECORD_ALIVE,    /* each second */
+	RECORD_PORTS,    /* from which this relay connects to servers */
+	RECORD_FORWARD,  /* of this relay: its sessions need one of that name at the peer */
+	RECORD_RELAY, /* later records are of that one; before the first, of the stream */
+	RECORD_HELD_TCP, /* as TCP and UDP, of a session whose own relay tells no more */
+	RECORD_HELD_UDP,
+	RECORD_HEARD, /* as TCP, of a session of another relay, some packets of which go by this one */
+	RECORD_KILLED, /* as GONE, by a reset */
+	RECORD_END,    /* the relay that has the session is to reset it */
 	RECORD_KINDS,
 };
 
 #define RECORD_VERSION 1
+#define RECORD_NAME_MAX 64
 #define RECORD_MAX 256 /* bytes; 200 for a session that never went back to its sockets */
 
 struct graft_record {
 	enum record_kind kind;
-	bool udp; /* GONE, LEFT */
+	bool udp; /* GONE, LEFT, KILLED, END, FORWARD */
 	union {
-		struct graft_tuple client; /* GONE, LEFT: the tuple of the client's packets */
-		struct graft_head head;    /* of the next two */
-		struct graft_entry tcp;    /* fields that are for one machine alone are 0 */
-		struct udp_flow flow;      /* the same */
-		unsigned int ports[2];     /* PORTS: the first and the last */
+		struct graft_tuple
+			client; /* GONE, LEFT, KILLED, END: the tuple of the client's packets */
+		struct graft_head head; /* of the next two */
+		struct graft_entry tcp; /* fields that are for one machine alone are 0 */
+		struct udp_flow flow;   /* the same */
+		unsigned int ports[2];  /* PORTS: the first and the last */
+		struct {
+			uint32_t tag; /* graft_tag() of its whole name; of a relay made odd */
+			char name[RECORD_NAME_MAX];
+		} named; /* FORWARD, RELAY */
 	};
 };
 
-/* TCP, UDP: 0 to the client, 1 to the server. */
+static inline bool record_is_tcp(const struct graft_record *r)
+{
+	return r->kind == RECORD_TCP || r->kind == RECORD_HELD_TCP || r->kind == RECORD_HEARD;
+}
+
+static inline bool record_is_end(const struct graft_record *r)
+{
+	return r->kind == RECORD_GONE || r->kind == RECORD_LEFT || r->kind == RECORD_KILLED ||
+	       r->kind == RECORD_END;
+}
+
+static inline bool record_is_udp(const struct graft_record *r)
+{
+	return r->kind == RECORD_UDP || r->kind == RECORD_HELD_UDP;
+}
+
+/* Of a session: 0 to the client, 1 to the server. */
 struct graft_leg *record_leg(struct graft_record *r, int i);
 
 /* Put R into BUF.  Times of R are by the clock of NOW_NS, CLOCK_MONOTONIC; their ages are sent. */

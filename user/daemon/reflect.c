@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: the last record of each session of each relay is kept, in the order of arrival.
+ * Each record has a number, which grows.  An export sends the records above the number that it has sent
+ * last; RECORD_RELAY before a record says whose it is.  An end stays as a record for a while, so that all
+ * exports see it.  A relay that is not heard any more loses its records.
+ *
+ * Streams have threads of the control socket, and share one lock.
+ */
+#include "daemon/reflect.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/exit_codes.h"
+#include "base/json_add.h"
+#include "base/log.h"
+#include "base/sandbox.h"
+#include "config/config.h"
+#include "daemon/control_socket.h"
+#include "daemon/standby_stream.h"
+#include "datapath/graft/standby_record.h"
+
+#define BUCKETS 65536
+#define LOOK_MS 50
+#define ALIVE_MS 1000
+#define TOLD_MS 2500  /* a relay that is not heard for this time is not told as alive, */
+#define LOST_MS 60000 /* and for this time loses its records */
+#define KEPT_MS 15000 /* an end, or word of a helper, stays for this time */
+
+struct kept {
+	TAILQ_ENTRY(kept) in_order;
+	LIST_ENTRY(kept) in_bucket;
+	uint32_t origin;
+	uint64_t number, since_ms;
+	struct graft_record r;
+};
+
+struct relay {
+	uint32_t tag; /* 0: there is none */
+	char name[RECORD_NAME_MAX];
+	uint64_t heard_ms;
+	bool synced;
+};
+
+static struct {
+	pthread_mutex_t lock;
+	LIST_HEAD(kept_bucket, kept) buckets[BUCKETS];
+	TAILQ_HEAD(kept_order, kept) order;
+	uint64_t number, n;
+	struct relay relays[STREAMS_MAX];
+	unsigned int exports, imports;
+} all = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* --- records, under the lock --- */
+
+/* Records of one class replace each other. */
+static int class_of(const struct graft_record *r)
+{
+	return r->kind == RECORD_FORWARD                                ? 1 :
+	       r->kind == RECORD_HEARD                                  ? 2 :
+	       r->kind == RECORD_END                                    ? 3 :
+	       record_is_end(r) || record_is_tcp(r) || record_is_udp(r) ? 4 :
+									  0;
+}
+
+static bool passes_soon(const struct graft_record *r)
+{
+	return record_is_end(r) || r->kind == RECORD_HEARD;
+}
+
+static struct graft_tuple tuple_of(struct graft_record *r)
+{
+	return record_is_end(r) ? r->client : record_leg(r, 0)->tuple;
+}
+
+static bool is_same(struct graft_record *a, struct graft_record *b)
+{
+	struct graft_tuple x, y;
+
+	if (class_of(a) != class_of(b))
+		return false;
+	if (a->kind == RECORD_FORWARD)
+		return a->named.tag == b->named.tag;
+	x = tuple_of(a);
+	y = tuple_of(b);
+	return !memcmp(&x, &y, sizeof(x)) && (record_is_end(a) ? a->udp : record_is_udp(a)) ==
+						     (record_is_end(b) ? b->udp : record_is_udp(b));
+}
+
+static struct kept_bucket *bucket_of(struct graft_record *r)
+{
+	struct graft_tuple t = { 0 };
+
+	if (r->kind == RECORD_FORWARD)
+		t.remote.w[0] = r->named.tag;
+	else
+		t = tuple_of(r);
+	return &all.buckets[graft_hash(&t, 0) % BUCKETS];
+}
+
+static void drop(struct kept *k)
+{
+	TAILQ_REMOVE(&all.order, k, in_order);
+	LIST_REMOVE(k, in_bucket);
+	free(k);
+	all.n--;
+}
+
+static void keep(uint32_t origin, struct graft_record *r)
+{
+	struct kept_bucket *b = bucket_of(r);
+	struct kept *k;
+
+	LIST_FOREACH(k, b, in_bucket)
+		if (k->origin == origin && is_same(&k->r, r))
+			break;
+	if (k) {
+		TAILQ_REMOVE(&all.order, k, in_order);
+	} else {
+		k = allocated(calloc(1, sizeof(*k)));
+		k->origin = origin;
+		LIST_INSERT_HEAD(b, k, in_bucket);
+		all.n++;
+	}
+	k->r = *r;
+	k->number = ++all.number;
+	k->since_ms = clock_ms();
+	TAILQ_INSERT_TAIL(&all.order, k, in_order);
+}
+
+static struct relay *relay_of(uint32_t tag)
+{
+	for (struct relay *r = all.relays; r < all.relays + STREAMS_MAX; r++)
+		if (r->tag == tag)
+			return r;
+	return NULL;
+}
+
+/* Forget old ends, and relays that are gone.  ORIGIN 0: ends alone. */
+static void sweep(uint32_t origin)
+{
+	struct kept *k, *next;
+	uint64_t now = clock_ms();
+
+	for (k = TAILQ_FIRST(&all.order); k; k = next) {
+		next = TAILQ_NEXT(k, in_order);
+		if ((origin && k->origin == origin) ||
+		    (passes_soon(&k->r) && now - k->since_ms > KEPT_MS))
+			drop(k);
+	}
+}
+
+static void sweep_all(void)
+{
+	sweep(0);
+	for (struct relay *r = all.relays; r < all.relays + STREAMS_MAX; r++)
+		if (r->tag && clock_ms() - r->heard_ms > LOST_MS) {
+			sweep(r->tag);
+			*r = (struct relay){ 0 };
+		}
+}
+
+/* --- imports --- */
+
+/* All of a relay's dump has come: what was not in it is over.  BEGAN: the number before the dump. */
+static void take_sync(uint32_t origin, uint64_t began)
+{
+	struct kept *k, *next;
+
+	for (k = TAILQ_FIRST(&all.order); k; k = next) {
+		next = TAILQ_NEXT(k, in_order);
+		if (k->origin == origin && k->number <= began)
+			drop(k);
+	}
+}
+
+struct taking {
+	struct relay *relay;
+	uint64_t began;
+};
+
+static const char *take(struct taking *t, struct graft_record *r)
+{
+	if (r->kind == RECORD_BEGIN || r->kind == RECORD_NONE)
+		return NULL;
+	if (r->kind == RECORD_RELAY) {
+		if (t->relay)
+			return "a reflector's stream, or two relays in one";
+		t->relay = relay_of(r->named.tag) ?: relay_of(0);
+		if (!t->relay || !r->named.tag)
+			return "too many relays";
+		t->relay->tag = r->named.tag;
+		t->relay->synced = false;
+		memcpy(t->relay->name, r->named.name, RECORD_NAME_MAX);
+		t->began = all.number;
+	}
+	if (!t->relay)
+		return "its relay has no name: set `relay`";
+	t->relay->heard_ms = clock_ms();
+	if (r->kind == RECORD_SYNC) {
+		t->relay->synced = true;
+		take_sync(t->relay->tag, t->began);
+	} else if (class_of(r)) {
+		keep(t->relay->tag, r);
+	}
+	return NULL;
+}
+
+static void import_stream(const struct control *c, int fd)
+{
+	struct taking t = { 0 };
+	uint8_t *buffer = allocated(malloc(65536));
+	const char *why = NULL, *fault;
+	size_t len = 0;
+
+	while (!why && control_wait(c, fd, t.relay ? DEAF_MS : -1) > 0) {
+		ssize_t n = recv(fd, buffer + len, 65536 - len, MSG_DONTWAIT);
+		struct graft_record r;
+		size_t at = 0;
+		int took = 0;
+
+		if (n <= 0)
+			break;
+		len += (size_t)n;
+		pthread_mutex_lock(&all.lock);
+		while (!why &&
+		       (took = record_unpack(buffer + at, len - at, clock_ns(), &r, &fault)) > 0) {
+			why = take(&t, &r);
+			at += (size_t)took;
+		}
+		why = took < 0 ? fault : why;
+		pthread_mutex_unlock(&all.lock);
+		len -= at;
+		memmove(buffer, buffer + at, len);
+	}
+	if (why) {
+		struct json_object *o = request_error_json(ERROR_MALFORMED, "import: %s", why);
+		size_t n;
+		const char *text = json_line(o, JSON_C_TO_STRING_PLAIN, &n);
+
+		log_warning("import: %s", why);
+		if (text)
+			control_send(c, fd, DEAF_MS, text, n);
+		json_object_put(o);
+	}
+	free(buffer);
+}
+
+/* --- exports --- */
+
+struct sending {
+	const struct control *control;
+	int fd;
+	uint64_t number; /* of the last record sent */
+	uint32_t origin; /* of the last record sent */
+	size_t len;
+	uint8_t *buffer;
+};
+
+static void send_put(struct sending *s, struct graft_record *r)
+{
+	s->len += record_pack(r, clock_ns(), s->buffer + s->len);
+}
+
+static void send_relay(struct sending *s, const struct relay *relay)
+{
+	struct graft_record r = { .kind = RECORD_RELAY };
+
+	if (s->origin == relay->tag)
+		return;
+	s->origin = relay->tag;
+	r.named.tag = relay->tag;
+	memcpy(r.named.name, relay->name, RECORD_NAME_MAX);
+	send_put(s, &r);
+}
+
+static bool send_flush(struct sending *s)
+{
+	int e = s->len ? control_send(s->control, s->fd, DEAF_MS, (char *)s->buffer, s->len) : 0;
+
+	s->len = 0;
+	return !e;
+}
+
+/* Send the records above s->number.  DUMPS: ends are left out.  False: the client takes nothing. */
+static bool send_all(struct sending *s, bool dumps)
+{
+	struct kept *k;
+	bool more;
+
+	do {
+		pthread_mutex_lock(&all.lock);
+		k = TAILQ_LAST(&all.order, kept_order);
+		while (k && k->number > s->number && TAILQ_PREV(k, kept_order, in_order) &&
+		       TAILQ_PREV(k, kept_order, in_order)->number > s->number)
+			k = TAILQ_PREV(k, kept_order, in_order);
+		more = k && k->number > s->number;
+		for (; more && k && s->len < 60000; k = TAILQ_NEXT(k, in_order)) {
+			const struct relay *relay = relay_of(k->origin);
+
+			s->number = k->number;
+			if (!relay || (dumps && passes_soon(&k->r)))
+				continue;
+			send_relay(s, relay);
+			send_put(s, &k->r);
+		}
+		pthread_mutex_unlock(&all.lock);
+	} while (more && k && send_flush(s));
+	return send_flush(s);
+}
+
+static bool send_alive(struct sending *s)
+{
+	struct graft_record r = { .kind = RECORD_ALIVE };
+
+	pthread_mutex_lock(&all.lock);
+	sweep_all();
+	for (const struct relay *relay = all.relays; relay < all.relays + STREAMS_MAX; relay++)
+		if (relay->tag && clock_ms() - relay->heard_ms < TOLD_MS) {
+			send_relay(s, relay);
+			send_put(s, &r);
+		}
+	if (!s->len)
+		send_put(s, &r);
+	pthread_mutex_unlock(&all.lock);
+	return send_flush(s);
+}
+
+static void export_stream(const struct control *c, int fd)
+{
+	struct sending s = { .control = c, .fd = fd, .buffer = allocated(malloc(65536)) };
+	struct graft_record r = { .kind = RECORD_BEGIN };
+	uint64_t alive_ms = clock_ms();
+
+	send_put(&s, &r);
+	r.kind = RECORD_SYNC;
+	if (!send_alive(&s) || !send_all(&s, true))
+		goto out;
+	send_put(&s, &r);
+	while (send_flush(&s) && !control_wait(c, fd, LOOK_MS) && send_all(&s, false)) {
+		if (clock_ms() - alive_ms < ALIVE_MS)
+			continue;
+		alive_ms = clock_ms();
+		if (!send_alive(&s))
+			break;
+	}
+out:
+	free(s.buffer);
+}
+
+/* --- the process --- */
+
+static struct json_object *answer(void *arg, const struct request *req)
+{
+	enum command_id id = command_number(req->command);
+	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+
+	(void)arg;
+	if (id == COMMAND_EXPORT || id == COMMAND_IMPORT) {
+		json_add_text(o, "stream", req->command->name);
+		json_object_put(list);
+		return o;
+	}
+	if (id != COMMAND_STATUS) {
+		json_object_put(o);
+		json_object_put(list);
+		return request_error_json(ERROR_UNSUPPORTED, "a reflector has no such command");
+	}
+	pthread_mutex_lock(&all.lock);
+	json_add_int(o, "records", all.n);
+	json_add_int(o, "imports", all.imports);
+	json_add_int(o, "exports", all.exports);
+	for (const struct relay *r = all.relays; r < all.relays + STREAMS_MAX; r++) {
+		struct json_object *one;
+
+		if (!r->tag)
+			continue;
+		one = json_object_new_object();
+		json_add_text(one, "name", r->name);
+		json_add_bool(one, "in_sync", r->synced);
+		json_add_int(one, "heard_ms", clock_ms() - r->heard_ms);
+		json_append(list, one);
+	}
+	pthread_mutex_unlock(&all.lock);
+	json_add(o, "relays", list);
+	return o;
+}
+
+static void count(unsigned int *n, int by)
+{
+	pthread_mutex_lock(&all.lock);
+	*n += (unsigned int)by;
+	pthread_mutex_unlock(&all.lock);
+}
+
+static void stream(void *arg, const struct control *c, const struct request *req, int fd)
+{
+	bool exports = command_number(req->command) == COMMAND_EXPORT;
+	unsigned int *n = exports ? &all.exports : &all.imports;
+
+	(void)arg;
+	count(n, 1);
+	if (exports)
+		export_stream(c, fd);
+	else
+		import_stream(c, fd);
+	count(n, -1);
+}
+
+/* Read "--control PATH" and "--user NAME" from ARGV.  -EINVAL, after a complaint. */
+static int read_words(int argc, char **argv, const char **ret_control, const char **ret_user)
+{
+	*ret_control = CONFIG_CONTROL_DEFAULT;
+	for (int i = 1; i < argc; i += 2) {
+		const char **to = !strcmp(argv[i], "--control") ? ret_control :
+				  !strcmp(argv[i], "--user")    ? ret_user :
+								  NULL;
+
+		if (!to || i + 1 == argc)
+			return log_complain(
+				-EINVAL, "%s: unknown option, or one that needs a value", argv[i]);
+		*to = argv[i + 1];
+	}
+	return 0;
+}
+
+int reflect_run(int argc, char **argv)
+{
+	const char *path, *user = NULL;
+	struct account account;
+	struct control *control;
+	sigset_t set;
+	int sig;
+
+	if (read_words(argc, argv, &path, &user) || account_find(user, &account))
+		return EXIT_CODE_USAGE;
+	TAILQ_INIT(&all.order);
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	if (control_open(path, account.uid, account.gid, &control))
+		return EXIT_CODE_FAILURE;
+	if (sandbox_enter(&account, 0))
+		return EXIT_CODE_UNSUPPORTED;
+	if (control_start(control, answer, stream, 2 * STREAMS_MAX, NULL))
+		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads");
+	log_info("culvert: ready, reflects records at %s", path);
+	sigwait(&set, &sig);
+	control_close(control, false);
+	return EXIT_CODE_OK;
+}
