@@ -91,7 +91,7 @@ class Trial(Pair):
     def dump(self):
         """What the first relay exports, up to the mark that this is all."""
         export, data = self.export(), b""
-        while not data.endswith(b"\6\1\0\4"):
+        while not data.endswith(b"\6\2\0\4"):
             data += export.stdout.read1(65536)
         export.kill()
         export.wait()
@@ -511,9 +511,9 @@ def test_records(trial):
     broken = {
         b"": "nothing has come",
         dump[:first + 20]: f"byte {first}: the stream ended within it",
-        dump[:first] + b"\2\2" + dump[first + 2:]: f"byte {first}: it has another version",
-        dump[:first] + b"\2\1\0\3" + dump[first + 4:]: f"byte {first}: its length is impossible",
-        dump[:first] + b"\2\1\0\x90" + dump[first + 4:]: f"byte {first}: ",
+        dump[:first] + b"\2\3" + dump[first + 2:]: f"byte {first}: it has another version",
+        dump[:first] + b"\2\2\0\3" + dump[first + 4:]: f"byte {first}: its length is impossible",
+        dump[:first] + b"\2\2\0\x90" + dump[first + 4:]: f"byte {first}: ",
         dump[4:]: "byte 0: not what `culvert export` begins with",
         b"GET / HTTP/1.0\r\n\r\n": "byte 0: not what `culvert export` begins with",
     }
@@ -535,7 +535,7 @@ def test_records(trial):
     expect(trial.standby("relay2")["refused"] == refused + 1 and
            trial.standby("relay2")["held"] == 4, f"port 0: {trial.standby('relay2')}")
     # a kind that is not known yet is skipped
-    expect(trial.feed(dump[:4] + b"\x63\1\0\6xx" + dump[4:])[0] == 0, "unknown kind")
+    expect(trial.feed(dump[:4] + b"\x63\2\0\6xx" + dump[4:])[0] == 0, "unknown kind")
     trial.link("relay2")
     trial.finish(idle)
     trial.wait_empty("relay2")

@@ -413,6 +413,9 @@ int standby_open(struct standby *sb, struct service *r)
 	sb->own = r->start->relay ? graft_tag(r->start->relay) | 1 : 0;
 	sb->chance = (uint32_t)(clock_ns() >> 10) ^ (uint32_t)getpid() << 16;
 	sb->helped = allocated(calloc(BITS_WORDS(grafted_places(sb->grafts)), sizeof(*sb->helped)));
+	sb->keys = allocated(calloc(grafted_places(sb->grafts), sizeof(*sb->keys)));
+	sb->keyed = allocated(calloc(BITS_WORDS(grafted_places(sb->grafts)), sizeof(*sb->keyed)));
+	pthread_mutex_init(&sb->keys_lock, NULL);
 	sb->heard = allocated(calloc(graft_table_total(sb->grafts), sizeof(*sb->heard)));
 	pthread_mutex_init(&sb->lock, NULL);
 	sb->look.fire = standby_on_look;

@@ -81,6 +81,11 @@ struct standby {
 		_Atomic uint64_t heard_ms;
 	} relays[STREAMS_MAX];
 
+	/* owned, by place, of the last look of an export; keyed: a bit for each that is not 0 */
+	pthread_mutex_t keys_lock;
+	uint32_t *keys;
+	uint64_t *keyed, keys_ms;
+
 	/* the last sessions of other relays that `culvert kill` here has named; under `lock` */
 	struct {
 		struct graft_tuple client;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: an export looks at all sessions each EXPORT_LOOK_MS, and sends a record of
- * each place whose key has changed.  A peer that takes nothing holds up this export alone, and is
+ * Theory of operation: exports share one look at all sessions, each EXPORT_LOOK_MS at least, and each
+ * export sends a record of each place whose key has changed.  A peer that takes nothing holds up this export alone, and is
  * cut off in the end.
  *
  * Each export has a thread of the control socket, on which all of this runs.
@@ -138,29 +138,29 @@ void standby_export_moved(struct standby *sb, uint32_t at)
  * The key of a session of another relay changes when packets come: twice a second, or with each look
  * once an end has finished.
  */
-static uint32_t export_key_helped(const struct stream *s, const struct grafted *h)
+static uint32_t export_key_helped(const struct grafted *h)
 {
 	struct graft_heard heard[2];
 	uint32_t flags;
 	uint64_t ns;
 
-	graft_hear(s->sb->grafts, h->slot, heard);
+	graft_hear(h->grafts, h->slot, heard);
 	flags = heard[0].flags | (uint32_t)heard[1].flags << 2;
 	ns = larger(heard[0].ns, heard[1].ns);
 	return 1U << 31 | (uint32_t)((ns >> (flags ? 20 : 29)) << 4 | flags) << 2 | KEY_HELPED;
 }
 
 /* An ACTIVE session of TCP, and which of its ends have sent FIN. */
-static uint32_t export_key_session(const struct stream *s, const struct grafted *h)
+static uint32_t export_key_session(const struct grafted *h)
 {
 	const volatile struct graft_entry *g = graft_of(h->grafts, h->slot);
 	uint64_t offered = g->offered_ns;
 	uint32_t fins = g->side[1].fin << 2 | g->side[0].fin;
 
-	if (graft_state_of(h->head) == GRAFT_DONE || s->now_ns < offered + s->after_ns)
+	if (graft_state_of(h->head) == GRAFT_DONE)
 		return KEY_NONE;
 	if (grafted_is_unowned(h))
-		return export_key_helped(s, h);
+		return export_key_helped(h);
 	return (((uint32_t)(offered / 1000) ^ (uint32_t)h->head->id << 20) << 4 | fins) << 1 |
 	       KEY_OWNED;
 }
@@ -169,31 +169,64 @@ static uint32_t export_key_session(const struct stream *s, const struct grafted 
  * A flow that its sockets carry again stays exported: the record keeps the flow's port reserved at
  * the peer.
  */
-static uint32_t export_key_flow(const struct stream *s, const struct grafted *h)
+static uint32_t export_key_flow(const struct grafted *h)
 {
 	const struct udp_table *us = graft_table_udp(h->grafts);
-	uint32_t age = (uint32_t)(s->now_ns >> UDP_TICK_SHIFT) - udp_flow_of(us, h->slot)->born;
 
-	if (age < s->after_ns >> UDP_TICK_SHIFT ||
-	    !(h->head->mirrored || udp_graft_carries(us, h->slot, 0) ||
-	      udp_graft_carries(us, h->slot, 1)))
+	if (!h->head->mirrored && !udp_graft_carries(us, h->slot, 0) &&
+	    !udp_graft_carries(us, h->slot, 1))
 		return KEY_NONE;
 	return (uint32_t)h->head->id << 1 | KEY_OWNED;
 }
 
 /*
- * KEY_NONE: the session ends, is younger than after_ns, or is a flow of UDP that its sockets alone
- * carry and no other relay knows.
+ * KEY_NONE: the session ends, or is a flow of UDP that its sockets alone carry and no other relay
+ * knows.
  */
-static uint32_t export_key(const struct stream *s, const struct grafted *h)
+static uint32_t export_key(struct standby *sb, const struct grafted *h)
 {
 	if (h->state == GRAFTED_STANDBY)
 		return h->head->alone_ms == ALONE_EXPIRED ? KEY_NONE :
-		       standby_is_told(s->sb, h)          ? KEY_TOLD :
-							    (s->sb->addresses.moves + 1) << 2;
+		       standby_is_told(sb, h)             ? KEY_TOLD :
+							    (sb->addresses.moves + 1) << 2;
 	if (h->state == GRAFTED_NOTHING || h->head->mirrored == GRAFT_OVER)
 		return KEY_NONE;
-	return h->udp ? export_key_flow(s, h) : export_key_session(s, h);
+	return h->udp ? export_key_flow(h) : export_key_session(h);
+}
+
+/* Is H younger than S exports it? */
+static bool export_is_young(const struct stream *s, const struct grafted *h)
+{
+	uint32_t ticks = (uint32_t)(s->now_ns >> UDP_TICK_SHIFT);
+
+	if (h->udp)
+		return ticks - udp_flow_of(graft_table_udp(h->grafts), h->slot)->born <
+		       s->after_ns >> UDP_TICK_SHIFT;
+	return s->now_ns < graft_of(h->grafts, h->slot)->offered_ns + s->after_ns;
+}
+
+/*
+ * Find all keys, for all exports: to look at each session costs far more than to compare keys.  On the
+ * thread of an export.
+ */
+static void export_find_keys(struct standby *sb)
+{
+	const uint64_t *used = graft_table_used(sb->grafts);
+	uint32_t n = grafted_places(sb->grafts);
+
+	pthread_mutex_lock(&sb->keys_lock);
+	if (clock_ms() - sb->keys_ms >= EXPORT_LOOK_MS / 2) {
+		for (uint32_t at = 0; bit_next(used, sb->keyed, n, &at); at++) {
+			struct grafted h = grafted_at(sb->grafts, at);
+			uint32_t key = export_key(sb, &h);
+
+			__atomic_store_n(&sb->keys[at], key, __ATOMIC_RELAXED);
+			if (bit_is(sb->keyed, at) != (key != KEY_NONE))
+				bit_set(sb->keyed, at, key != KEY_NONE);
+		}
+		sb->keys_ms = clock_ms();
+	}
+	pthread_mutex_unlock(&sb->keys_lock);
 }
 
 /* --- looks --- */
@@ -254,12 +287,13 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 {
 	struct grafted h = grafted_at(s->sb->grafts, at);
 	struct exported *now = &s->exported[at], was = *now;
-	uint32_t key = export_key(s, &h);
+	uint32_t key = export_key(s->sb, &h);
 	const struct graft_record left = {
 		.kind = RECORD_LEFT, .udp = h.udp, .client = h.leg[0]->tuple, .id = h.head->id
 	};
 
-	if (key == was.key || graft_state_of(h.head) == GRAFT_SETTING)
+	if (key == was.key || graft_state_of(h.head) == GRAFT_SETTING ||
+	    (key & KEY_OWNED && was.key == KEY_NONE && export_is_young(s, &h)))
 		return;
 	if (key != KEY_NONE &&
 	    !standby_addresses_follow(&s->sb->addresses, &h.leg[0]->tuple.local)) {
@@ -296,11 +330,11 @@ static bool export_all(struct stream *s)
 	uint32_t n = grafted_places(s->sb->grafts);
 	struct graft_record end, now;
 
+	export_find_keys(s->sb);
 	s->now_ns = clock_ns();
 	for (uint32_t at = 0; bit_next(used, s->known, n, &at); at++) {
-		struct grafted h = grafted_at(s->sb->grafts, at);
-
-		if (export_key(s, &h) == __atomic_load_n(&s->exported[at].key, __ATOMIC_RELAXED))
+		if (__atomic_load_n(&s->sb->keys[at], __ATOMIC_RELAXED) ==
+		    __atomic_load_n(&s->exported[at].key, __ATOMIC_RELAXED))
 			continue;
 		end.kind = now.kind = RECORD_NONE;
 		pthread_mutex_lock(&s->sb->lock);
