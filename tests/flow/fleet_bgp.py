@@ -15,8 +15,8 @@ import sys
 import time
 
 import pytest
-from fleet import PEER, PORT, VIP, Fleet, finish_all, wait_until
-from labkit import SERVER, TOP, Lab
+from fleet import PEER, PORT, VIP, Fleet, finish_all
+from labkit import SERVER, TOP, Lab, wait_until
 
 pytestmark = pytest.mark.needs("ip", "ss", "bird", "birdc", "ps", ipv6=True)
 EXAMPLES = os.path.join(TOP, "docs/examples")
@@ -100,12 +100,12 @@ class Announced(Fleet):
             f"STATUS={self.program} status --control {self.control(name)}",
             os.path.join(EXAMPLES, "culvert-announce"), *(n for n in self.names if n != name))
 
-    def stop_announcer(self, name):
-        """As `systemctl stop`: TERM for the script alone, and what is to come after it."""
+    def stop_announcer(self, name, by=signal.SIGTERM):
+        """As `systemctl stop`: TERM for the script alone, and what is to come after it, also after KILL."""
         unit = service()
         assert unit["KillMode"] == "mixed" and "ExecStop" not in unit
-        self.announcers[name].terminate()
-        assert self.announcers.pop(name).wait(10) == 0
+        self.announcers[name].send_signal(by)
+        assert self.announcers.pop(name).wait(10) == (0 if by == signal.SIGTERM else -by)
         program, *words = shlex.split(unit["ExecStopPost"].removeprefix("-"))
         assert program == "/usr/sbin/birdc"
         subprocess.run([*self.birdc(name).split(), *words], check=True, stdout=subprocess.DEVNULL)
@@ -118,6 +118,9 @@ class Announced(Fleet):
         one = self.record(name)
         self.run(name, "bird", "-c", f"{one}.conf", "-s", f"{one}.ctl", "-P", f"{one}.pid")
 
+    def bgp_sessions(self, name):
+        return self.run(name, *self.birdc(name).split(), "show", "protocols").count("Established")
+
     def plug(self, name, state):
         for router in ROUTER_OF:
             self.run(router, "ip", "link", "set", f"relay{self.names.index(name) + 1}", state)
@@ -129,8 +132,17 @@ class Announced(Fleet):
             process.kill()
             process.wait()
         self.kill_bird(name)
+        self.cut(name)
+
+    def cut(self, name):
+        """The streams from and to NAME end."""
         for pair in [pair for pair in self.streams if name in pair]:
             self.end(self.streams.pop(pair))
+
+    def stop_culvert(self, name):
+        self.daemons[name].terminate()
+        assert self.daemons[name].wait(20) == 0
+        self.cut(name)
 
     def come_back(self, name):
         """As after a reboot: no socket is left."""
@@ -200,7 +212,7 @@ class Announced(Fleet):
                 self.say(client, "ask")
         gaps = self.gaps()
         print(f"# {what}: {len(self.names)} relays, longest gap {max(gaps.values())} ms, of {gaps}", flush=True)
-        wait_until(self.is_owned_once, "each session to be owned once", 15)
+        wait_until(self.is_owned_once, lambda: f"each of {self.n} to be owned once: {self.sums()}", 15)
 
     def finish_sessions(self):
         finish_all(self, self.clients)
@@ -225,7 +237,8 @@ def test_power(fleet):
     fleet.expect_whole("power")
     assert fleet.announced() == set(fleet.names) - {"relay2"}
     fleet.come_back("relay2")
-    end = time.monotonic() + 4  # bird2 has its sessions after two
+    wait_until(lambda: fleet.bgp_sessions("relay2") == 4, "bird2 to find the routers")
+    end = time.monotonic() + 2
     while time.monotonic() < end:
         assert fleet.is_gone("relay2"), "announced before it is in sync"
     fleet.join(["relay2"])
@@ -236,20 +249,24 @@ def test_power(fleet):
 
 
 def test_drain(fleet):
-    """A relay is drained by its unit, its culvert is stopped, and both come again."""
+    """A relay is drained by its unit, its culvert is stopped, and both start again."""
     fleet.begin()
     fleet.stop_announcer("relay")
     assert fleet.is_gone("relay")
     fleet.expect_whole("drain")
+    fleet.stop_culvert("relay")
+    fleet.expect_whole("culvert stopped")
+    fleet.boot("relay")
     fleet.announce("relay")
+    fleet.join(["relay"])
     wait_until(lambda: fleet.announced() == set(fleet.names), "relay to be announced")
     time.sleep(1)
-    fleet.expect_whole("end of the drain")
+    fleet.expect_whole("return after the drain")
     fleet.finish_sessions()
 
 
 def test_bird(fleet):
-    """A relay's bird2 is killed, and is started again, as by systemd; then culvert-announce is killed."""
+    """A relay's bird2 is killed, and started again, as by systemd. So is its culvert-announce."""
     fleet.begin()
     fleet.kill_bird("relay3")
     wait_until(lambda: fleet.is_gone("relay3"), "the routes to leave")
@@ -259,4 +276,9 @@ def test_bird(fleet):
     wait_until(lambda: fleet.announced() == set(fleet.names), "relay3 to be announced")
     time.sleep(1)
     fleet.expect_whole("bird2 back")
+    fleet.stop_announcer("relay3", signal.SIGKILL)
+    assert fleet.is_gone("relay3")
+    fleet.announce("relay3")
+    wait_until(lambda: fleet.announced() == set(fleet.names), "relay3 to be announced again")
+    fleet.expect_whole("culvert-announce killed")
     fleet.finish_sessions()
