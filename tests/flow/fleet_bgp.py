@@ -145,8 +145,9 @@ class Announced(Fleet):
         self.cut(name)
 
     def come_back(self, name):
-        """As after a reboot: no socket is left."""
+        """As after a reboot: no socket is left, nor what waits for a neighbour."""
         self.run(name, "ss", "-K", "-t", "state", "connected")
+        self.run(name, "ip", "neigh", "flush", "all")
         self.plug(name, "up")
         self.start_bird(name)
         self.boot(name)
