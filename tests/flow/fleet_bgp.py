@@ -250,11 +250,22 @@ def test_power(fleet):
 
 
 def test_drain(fleet):
-    """A relay is drained by its unit, its culvert is stopped, and both start again."""
+    """A relay is drained by its unit, and comes back."""
     fleet.begin()
     fleet.stop_announcer("relay")
     assert fleet.is_gone("relay")
     fleet.expect_whole("drain")
+    fleet.announce("relay")
+    wait_until(lambda: fleet.announced() == set(fleet.names), "relay to be announced")
+    time.sleep(1)
+    fleet.expect_whole("end of the drain")
+    fleet.finish_sessions()
+
+
+def test_stop(fleet):
+    """A relay is drained by its unit, its culvert is stopped, and both start again."""
+    fleet.begin()
+    fleet.stop_announcer("relay")
     fleet.stop_culvert("relay")
     fleet.expect_whole("culvert stopped")
     fleet.boot("relay")
@@ -262,7 +273,7 @@ def test_drain(fleet):
     fleet.join(["relay"])
     wait_until(lambda: fleet.announced() == set(fleet.names), "relay to be announced")
     time.sleep(1)
-    fleet.expect_whole("return after the drain")
+    fleet.expect_whole("start")
     fleet.finish_sessions()
 
 
