@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """A fleet whose routes are real bird2's, by the files of docs/examples (scripts/lab --bgp).
 
-client - r1 - relay, relay2, ... - r2 - server. Each relay runs culvert and culvert-announce, and imports from
-each other one. A relay loses power and comes back, is drained by culvert-announce.service, and its bird2 is
-killed, under sessions of both families: each byte is compared, no session is lost, each is owned once.
+client - r1 - relay, relay2, ... - r2 - server. Each relay runs culvert and culvert-announce, and imports
+from each other one. A relay loses power and comes back, is drained by culvert-announce.service, and its
+bird2 is killed, under sessions of both families: each byte is compared, no session is lost, each is owned
+once.
 """
 
 import configparser
@@ -101,7 +102,7 @@ class Announced(Fleet):
             os.path.join(EXAMPLES, "culvert-announce"), *(n for n in self.names if n != name))
 
     def stop_announcer(self, name, by=signal.SIGTERM):
-        """As `systemctl stop`: TERM for the script alone, and what is to come after it, also after KILL."""
+        """As `systemctl stop`: TERM for the script alone, and what comes after it, also after KILL."""
         unit = service()
         assert unit["KillMode"] == "mixed" and "ExecStop" not in unit
         self.announcers[name].send_signal(by)
@@ -162,7 +163,7 @@ class Announced(Fleet):
                 for word, via in zip(said, said[1:]) if word == "via"}
 
     def announced(self):
-        """The relays that have all that their own source is, and VIP."""
+        """The relays that get VIP's packets, and alone those of their own sources."""
         return {name for number, name in enumerate(self.names, 1)
                 if all(name in self.next_hops("r1", vip) for vip in (VIP, VIP6))
                 and all(self.next_hops("r2", f"{sources}{number}") == {name}
@@ -179,8 +180,8 @@ class Announced(Fleet):
     # --- sessions ---
 
     def talk(self, kind, n, address=VIP):
-        process = self.start("client", sys.executable, "-B", PEER, "talk", address, str(PORT), kind, str(n),
-                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = self.start("client", sys.executable, "-B", PEER, "talk", address, str(PORT), kind,
+                             str(n), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         process.kind, process.n = f"{kind} to {address}", n
         assert process.stdout.readline() == "ready\n", open(process.log, encoding="utf-8").read()
         return process
@@ -212,7 +213,8 @@ class Announced(Fleet):
             if client.kind[0] == "i":
                 self.say(client, "ask")
         gaps = self.gaps()
-        print(f"# {what}: {len(self.names)} relays, longest gap {max(gaps.values())} ms, of {gaps}", flush=True)
+        print(f"# {what}: {len(self.names)} relays, longest gap {max(gaps.values())} ms, of {gaps}",
+              flush=True)
         wait_until(self.is_owned_once, lambda: f"each of {self.n} to be owned once: {self.sums()}", 15)
 
     def finish_sessions(self):
