@@ -251,11 +251,12 @@ class Lab:
     """The lab (scripts/lab) under a name of its own, and the programs inside.
 
     LOOPBACK: one namespace plays client, relay and server. TWO_RELAYS: there is a relay2, too.
+    BGP: so many relays, between routers with bird2.
     RTT, LOSS: pairs, of the client's leg and the server's, in milliseconds and in per cent each
     way: either makes paths of both. SEED: of the losses.
     """
 
-    def __init__(self, loopback=False, two_relays=False, rtt=None, loss=None, seed=1):
+    def __init__(self, loopback=False, two_relays=False, bgp=0, rtt=None, loss=None, seed=1):
         self.home = tempfile.mkdtemp(prefix="culvert-lab.", dir=choose_folder())
         self.name = "cvl-" + self.home.rpartition(".")[2]
         # The daemon gives up root and nginx does too: both must be able to reach their files.
@@ -263,6 +264,7 @@ class Lab:
         self.keep = False
         self.loopback = loopback
         self.two_relays = two_relays
+        self.bgp = bgp
         self._paths = path_options(rtt, loss, seed)
         self._is_up = False
         self._environment = dict(os.environ, CULVERT_LAB=self.name, LC_ALL="C")
@@ -277,7 +279,8 @@ class Lab:
             # Interrupted half-way, it must be taken down; if it failed, it has cleaned up itself.
             self._is_up = True
             self._call("up", *["--loopback"] if self.loopback else [],
-                       *["--relays", "2"] if self.two_relays else [], *self._paths,
+                       *["--relays", "2"] if self.two_relays else [],
+                       *["--relays", str(self.bgp), "--bgp"] if self.bgp else [], *self._paths,
                        "--owner", str(os.getpid()), "--files", self.home)
         except BaseException as error:
             self._is_up = not isinstance(error, LabError)

@@ -20,7 +20,8 @@ FILES = {"sbin/culvert": 0o755, **dict.fromkeys((
       ("CHANGELOG", "comparison", "control", "operations", "security")),
     *(f"share/doc/culvert/examples/{name}" for name in
       ("culvert.conf", "culvert.logrotate", "culvert.socket", "culvert-alerts.yml",
-       "grafana-dashboard.json", "keepalived.conf")),
+       "grafana-dashboard.json", "keepalived.conf", "bird-relay.conf", "bird-router.conf",
+       "culvert-announce", "culvert-announce.service")),
     "share/bash-completion/completions/culvert",
     "share/zsh/site-functions/_culvert",
     "share/fish/vendor_completions.d/culvert.fish"), 0o644)}
