@@ -192,7 +192,7 @@ static void import_ports(struct stream *s, const unsigned int its[2])
 	const unsigned int *own = upstream_ports;
 
 	s->same_ports = upstream_use_any(its);
-	if (s->same_ports)
+	if (s->same_ports && !s->sb->own) /* in a fleet each relay has a source of its own */
 		log_limited(LOG_WARNING,
 			    "standby: import %s: it connects from ports %u to %u, and this relay "
 			    "from %u to %u: a session whose port is in use is refused "

@@ -288,6 +288,12 @@ bool session_graft_is_shared(const struct session *s)
 	       !atomic_load_explicit(&s->worker->shared->standbys, memory_order_relaxed);
 }
 
+bool session_graft_is_told(const struct session *s)
+{
+	return session_is_grafted(s) && !session_graft_is_shared(s) &&
+	       graft_of(graft_table_of(s), s->graft)->head.mirrored;
+}
+
 bool session_graft_is_away(const struct session *s)
 {
 	struct graft_table *gs = graft_table_of(s);

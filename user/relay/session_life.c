@@ -230,6 +230,14 @@ static bool leave(struct session *s)
 }
 
 /* A step has returned: carry out its mark, or compute anew which events S waits for. */
+/* S ends here.  Does it go on by another relay? */
+static bool others_carry(const struct session *s)
+{
+	if (s->end_cause == CAUSE_GRACE_OVER)
+		return session_graft_is_told(s);
+	return s->end_cause != CAUSE_KILLED && session_graft_is_unheard(s);
+}
+
 static void settle(struct session *s)
 {
 	uint64_t due;
@@ -242,8 +250,7 @@ static void settle(struct session *s)
 		session_reset(s, CAUSE_NO_MEMORY);
 	if (s->ending == ENDING_RESETS && session_graft_awaits_sockets(s))
 		return;
-	/* this relay knows its ends by hearsay alone, so another one may carry S */
-	if (s->ending && s->end_cause != CAUSE_KILLED && session_graft_is_unheard(s) && leave(s))
+	if (s->ending && others_carry(s) && leave(s))
 		return;
 	if (s->ending) {
 		end(s);
