@@ -266,7 +266,8 @@ $(O)/%.tidy: %.c $(O)/%.o .clang-tidy
 
 EXAMPLES := docs/examples/culvert.conf docs/examples/culvert.logrotate docs/examples/culvert.socket \
             docs/examples/culvert-alerts.yml docs/examples/grafana-dashboard.json \
-            docs/examples/keepalived.conf
+            docs/examples/keepalived.conf docs/examples/culvert-reflect.service \
+            docs/examples/culvert-redis.sh
 DOCS     := docs/CHANGELOG.md docs/comparison.md docs/control.md docs/operations.md docs/security.md
 
 # Replaces a link to a file that is not installed by the text of the link.
@@ -290,8 +291,9 @@ install: $(O)/culvert man completions
 	sed '$(unlink); s|/usr/local/share/doc/culvert|$(DOCDIR)|g; s|/usr/local|$(PREFIX)|g' \
 		docs/operations.md >$(DESTDIR)$(DOCDIR)/operations.md
 	install -m 644 $(EXAMPLES) $(DESTDIR)$(DOCDIR)/examples
-	sed 's|/usr/local|$(PREFIX)|g' docs/examples/keepalived.conf \
-		>$(DESTDIR)$(DOCDIR)/examples/keepalived.conf
+	for file in keepalived.conf culvert-reflect.service; do \
+		sed 's|/usr/local|$(PREFIX)|g' docs/examples/$$file >$(DESTDIR)$(DOCDIR)/examples/$$file || \
+			exit 1; done
 	install -m 644 $(O)/completions/culvert.bash $(DESTDIR)$(BASHDIR)/culvert
 	install -m 644 $(O)/completions/culvert.zsh $(DESTDIR)$(ZSHDIR)/_culvert
 	install -m 644 $(O)/completions/culvert.fish $(DESTDIR)$(FISHDIR)/culvert.fish
