@@ -70,6 +70,31 @@ static __always_inline void go_on_at(struct graft_side *s, __u32 end, __u32 acke
 	s->acked = (1ULL << 32) + acked;
 }
 
+/* The FIN of a stream that ends at P stays noted. */
+static __always_inline void keep_apart(struct graft_side *s, const struct packet *p)
+{
+	bool more = s->apart && s->apart_end != end_of(p);
+
+	s->apart = GRAFT_APART | (more ? 0 : s->apart) | (p->flags & FIN ? GRAFT_APART_FIN : 0);
+	s->apart_end = end_of(p);
+	s->apart_acked = p->ack;
+	s->apart_ms = (__u32)(bpf_ktime_get_coarse_ns() / 1000000);
+}
+
+/*
+ * P is a reset that does not fit.  Is its number the next one of a stream whose numbers are kept apart?
+ * The other end, which checks the number itself, may know that stream by another relay.
+ */
+__noinline int resets_apart(const struct packet *p, __u32 slot, __u32 side)
+{
+	struct found f;
+
+	if (!p || !find_slot(slot, side, &f) || !f.mine->apart || p->seq != f.mine->apart_end)
+		return 0;
+	f.mine->apart |= GRAFT_APART_RESET;
+	return 1;
+}
+
 /*
  * Let the session's numbers follow P, if they may (graft_follow()).  True: P is believed.  P alone
  * proves nothing, since anybody can send it: its numbers are kept apart, until a packet of the
@@ -88,9 +113,7 @@ __noinline int confirm(const struct packet *p, __u32 slot, __u32 side)
 		 fits(p, f.g, f.mine, f.other, f.other->apart_acked, f.other->apart_end);
 	follow = graft_follow(fit, agrees, f.mine->believed);
 	if (follow == GRAFT_FOLLOW_APART) {
-		f.mine->apart_end = end_of(p);
-		f.mine->apart_acked = p->ack;
-		f.mine->apart = 1;
+		keep_apart(f.mine, p);
 		return 0;
 	}
 	if (follow == GRAFT_FOLLOW_BOTH) {
@@ -259,7 +282,7 @@ static __always_inline bool begins_bulk(const struct found *f, const struct pack
 static __always_inline bool asks_in_vain(struct found *f, const struct packet *p)
 {
 	struct graft_side *mine = f->mine, *other = f->other;
-	__u32 at = p->ack + (__u32)READ_ONCE(other->acked);
+	__u32 at = p->seq + p->ack + (__u32)READ_ONCE(other->acked);
 	__u64 now;
 
 	if (diff(end_of(p), (__u32)mine->end) >= !!p->len || p->flags & (SYN | FIN | RST) ||
@@ -351,41 +374,6 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 }
 
 /*
- * P is of a session that other relays know, and is not believed: the other end's packets may go by
- * another relay.  Note that its end is there, and its FIN, for the session's owner; both relays tell
- * each other.  If the session is LOOSE, its numbers may be old, and a FIN may be forged: so a later FIN
- * replaces it.  Else P has to be the next of its stream, which a blind attacker cannot guess.
- */
-static __always_inline void help(struct __sk_buff *skb, struct found *f, const struct packet *p,
-				 __u32 state)
-{
-	struct graft_side *mine = f->mine, *other = f->other;
-	bool loose = f->g->loose == GRAFT_LOOSE, next = p->seq == (__u32)mine->end;
-	__s32 more = diff(end_of(p), (__u32)mine->end);
-
-	if (!loose && !next && p->len)
-		return;
-	mine->heard_ns = bpf_ktime_get_coarse_ns();
-	if (p->len)
-		mine->data_ns = mine->heard_ns;
-	if (!(p->flags & FIN) && next)
-		grow(&mine->end, end_of(p));
-	if ((!(p->flags & FIN) && !other->fin) || !is_sound(skb, p))
-		return;
-	if (p->flags & FIN && (loose || next) && mine->fin != GRAFT_FIN_ACKED) {
-		mine->begun += next ? 0 : more; /* other relays have carried these bytes */
-		mine->end += more;
-		mine->fin_end = end_of(p);
-		mine->fin = GRAFT_FIN_SENT;
-	}
-	if (other->fin == GRAFT_FIN_SENT && p->flags & ACK &&
-	    p->ack + mine->ack_add == other->fin_end)
-		other->fin = GRAFT_FIN_ACKED;
-	if (mine->fin == GRAFT_FIN_ACKED && other->fin == GRAFT_FIN_ACKED && state == GRAFT_ACTIVE)
-		end(f, state);
-}
-
-/*
  * May the numbers of P be tracked?  A packet that ends a stream, or moves it by more than its
  * payload, needs a right checksum.  The harm of any other bit error is undone by the next packet.
  */
@@ -426,6 +414,8 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 	if (!(p->flags & SYN)) {
 		enum graft_verdict verdict = judge(f, p);
 
+		if (verdict < GRAFT_BELIEVE && p->flags & RST && resets_apart(p, f->slot, f->side))
+			verdict = GRAFT_SEND;
 		if (verdict == GRAFT_DROP) {
 			__sync_fetch_and_add(&graft_outside, 1);
 			return DROP;
@@ -433,8 +423,6 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 		c.grafted = believe(skb, f, p, verdict);
 		if (c.grafted && moves_soundly(skb, f, p))
 			track(f, p, state);
-		else if (!c.grafted && f->g->head.mirrored && !(p->flags & RST))
-			help(skb, f, p, state);
 	}
 	if (f->g->far >= GRAFT_LONG && p->flags & ACK)
 		leash(f, p, state);

@@ -105,7 +105,7 @@
 #include <linux/types.h>
 
 /* The version of the pinned maps' layout: a daemon adopts only maps of its own version. */
-#define GRAFT_LAYOUT 8
+#define GRAFT_LAYOUT 9
 
 enum graft_state {
 	GRAFT_FREE,
@@ -235,6 +235,13 @@ enum graft_fin {
 	GRAFT_FIN_ACKED, /* and the other end has acknowledged it */
 };
 
+/* Of the last packet of an end that did not fit (graft_decide.h); bits. */
+enum graft_apart {
+	GRAFT_APART = 1,
+	GRAFT_APART_FIN = 2,   /* its stream ends at apart_end */
+	GRAFT_APART_RESET = 4, /* a reset with the number apart_end has come */
+};
+
 struct graft_side {
 	union {
 		struct graft_leg leg;
@@ -255,6 +262,8 @@ struct graft_side {
 	__u8 timestamps;     /* 1: on both connections */
 	__u8 ipv6;           /* 1: on the wire */
 	__u8 refused;        /* 1: a route forbids packets.  The daemon sets 1, a new graft 0 */
+	__u8 has_edge;       /* see `edge` */
+	__u8 unused;
 
 	/*
 	 * The frozen socket's write_seq and rcv_nxt.  RETURNED: frozen_write is the end of the
@@ -282,7 +291,7 @@ struct graft_side {
 	__u64 probed_ns; /* of the last keepalive probe of the frozen socket */
 	__u16 reset;     /* DONE: the remote end has sent RST */
 	__u8 believed;   /* loose: 1: a packet of this end was believed */
-	__u8 apart;      /* 1: see apart_end */
+	__u8 apart;      /* enum graft_apart: see apart_end */
 
 	/* Not tracked. */
 	__u32 base_read, base_write; /* offer: copied_seq of the socket, and its write_seq */
@@ -301,14 +310,15 @@ struct graft_side {
 	 * OFFERED, if has_edge: in numbers of the socket, by hold().  ACTIVE: in numbers of the
 	 * wire, tracked, see GRAFT_LEASH.
 	 */
-	__u32 edge, has_edge;
+	__u32 edge;
+	__u32 apart_ms;      /* CLOCK_MONOTONIC of the packet of apart_end */
 	__u32 lost, lost_to; /* tracked: how many windows lost bytes, and the end of the last one */
 	/* Tracked, if `apart`: `end` and `acked` of a packet that did not fit (graft_decide.h). */
 	__u32 apart_end, apart_acked;
 	__u32 from; /* by freeze(): the interface of the socket's last packet */
 	/*
 	 * Tracked: when the remote end began to send again, or to probe, without a new ACK of
-	 * either end.  asked_at: the sum of both ends' ACKs at that time.
+	 * either end.  asked_at: the sum of its number and of both ends' ACKs at that time.
 	 */
 	__u64 asked_ns;
 } __attribute__((aligned(64)));
@@ -533,7 +543,7 @@ struct graft_entry {
 } __attribute__((aligned(64)));
 
 /* A slot takes at most 1 KB: this, struct udp_flow, and 4 buckets. */
-_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 8,
+_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 9,
 	       "another size: another layout");
 
 /*
@@ -549,10 +559,10 @@ static inline __u32 graft_clock(__u32 units)
 /* The knowledge that other relays have of a session. */
 enum graft_mirrored {
 	GRAFT_UNKNOWN,
-	GRAFT_TOLD, /* exported to one */
-	GRAFT_OVER, /* one has exported that the session is over */
-	GRAFT_CAME, /* imported from one */
-	GRAFT_YIELD, /* another relay has it, too, and keeps it */
+	GRAFT_TOLD,      /* exported to one */
+	GRAFT_OVER,      /* one has exported that the session is over */
+	GRAFT_CAME,      /* imported from one */
+	GRAFT_YIELD,     /* another relay has it, too, and keeps it */
 	GRAFT_CONDEMNED, /* `culvert kill` at another relay */
 };
 

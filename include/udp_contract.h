@@ -63,4 +63,4 @@ struct udp_flow {
 	struct udp_leg at[2];
 } __attribute__((aligned(64)));
 
-_Static_assert(sizeof(struct udp_flow) == 256 && GRAFT_LAYOUT == 8, "another size: another layout");
+_Static_assert(sizeof(struct udp_flow) == 256 && GRAFT_LAYOUT == 9, "another size: another layout");

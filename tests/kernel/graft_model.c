@@ -272,6 +272,10 @@ static bool is_welcome(const struct place *at, const struct model_parts *p, bool
 	bool inside = is_inside(at, p), loose = at->g->loose == GRAFT_LOOSE;
 
 	*ret_believed = inside;
+	if (!inside && p->flags & RST && mine->apart && p->seq == mine->apart_end) {
+		mine->apart |= GRAFT_APART_RESET;
+		return true;
+	}
 	if (!loose && (inside || (!at->g->loose && !at->g->head.mirrored)))
 		return inside;
 	if (p->flags & RST || !(p->flags & ACK))
@@ -280,7 +284,10 @@ static bool is_welcome(const struct place *at, const struct model_parts *p, bool
 	if (!model_is_sound(p, odd))
 		return true;
 	if (!inside && !(other->apart && fits(at, p, other->apart_acked, other->apart_end))) {
-		mine->apart = 1;
+		if (mine->apart_end != end_of(p))
+			mine->apart = 0;
+		mine->apart |= GRAFT_APART | (p->flags & FIN ? GRAFT_APART_FIN : 0);
+		mine->apart_ms = 1;
 		mine->apart_end = end_of(p);
 		mine->apart_acked = p->ack;
 		return true;

@@ -107,7 +107,7 @@ static void draw_side(struct graft_side *s, bool ipv6, bool shifted)
 	}
 	s->heard_ns = one_in(2);
 	s->believed = one_in(2);
-	s->apart = one_in(2);
+	s->apart = (uint8_t)(one_in(2) ? 1 + 2 * below(4) : 0);
 	s->apart_end = draw_number();
 	s->apart_acked = draw_number();
 	s->probed_ns = one_in(2);
@@ -552,6 +552,7 @@ static void round_times(struct graft_entry *g, uint64_t began)
 		g->side[side].data_ns = !!g->side[side].data_ns;
 		g->side[side].probed_ns = !!g->side[side].probed_ns;
 		g->side[side].asked_ns = g->side[side].asked_at = 0;
+		g->side[side].apart_ms = !!g->side[side].apart_ms;
 	}
 }
 

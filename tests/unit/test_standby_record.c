@@ -83,6 +83,20 @@ static struct graft_record some_udp(void)
 	return r;
 }
 
+/* Of a session that is known. */
+static struct graft_record some_of(enum record_kind kind)
+{
+	struct graft_record r = { .kind = kind, .udp = kind != RECORD_HEARD && coin() };
+
+	r.client = some_tuple(coin());
+	r.id = seeded_next(&rnd);
+	for (int i = 0; i < 2 && kind == RECORD_HEARD; i++)
+		r.heard[i] = (struct graft_heard){
+			.ns = 2, .end = some(), .acked = some(), .flags = (uint8_t)some()
+		};
+	return r;
+}
+
 /* The first bytes alone are not whole yet.  R stays as it is. */
 static size_t pack(const struct graft_record *r, uint64_t now_ns, uint8_t buf[RECORD_MAX])
 {
@@ -192,8 +206,8 @@ TEST(test_each_kind)
 			r = some_tcp(i, coin());
 		else if (record_is_udp(&r))
 			r = some_udp();
-		else if (record_is_end(&r))
-			r = (struct graft_record){ kind, coin(), { some_tuple(coin()) } };
+		else if (record_is_end(&r) || kind == RECORD_HEARD)
+			r = some_of(kind);
 		r.kind = kind;
 		got = travel(&r, 1, 2);
 		if (!record_is_tcp(&r) && !record_is_udp(&r))

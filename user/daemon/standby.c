@@ -383,6 +383,7 @@ void standby_condemn(struct standby *sb, const struct grafted *h)
 	pthread_mutex_lock(&sb->lock);
 	if (standby_is_told(sb, h)) {
 		sb->condemned[sb->n_condemned % CONDEMNED_MAX].client = h->leg[CLIENT]->tuple;
+		sb->condemned[sb->n_condemned % CONDEMNED_MAX].id = h->head->id;
 		sb->condemned[sb->n_condemned++ % CONDEMNED_MAX].udp = h->udp;
 	} else {
 		grafted_end(h);
@@ -414,6 +415,7 @@ int standby_open(struct standby *sb, struct service *r)
 	sb->own = r->start->relay ? graft_tag(r->start->relay) | 1 : 0;
 	sb->chance = (uint32_t)(clock_ns() >> 10) ^ (uint32_t)getpid() << 16;
 	sb->helped = allocated(calloc(BITS_WORDS(grafted_places(sb->grafts)), sizeof(*sb->helped)));
+	sb->heard = allocated(calloc(graft_table_total(sb->grafts), sizeof(*sb->heard)));
 	pthread_mutex_init(&sb->lock, NULL);
 	sb->look.fire = standby_on_look;
 	if (r->shared->syn) { /* sessions that begin in the kernel get sockets later */

@@ -26,6 +26,7 @@ struct standby;
 struct exported {
 	uint32_t key; /* changes with the record of the place; 0: there is none */
 	struct graft_tuple client;
+	uint64_t id;
 };
 
 /* An export or an import. */
@@ -83,9 +84,16 @@ struct standby {
 	/* the last sessions of other relays that `culvert kill` here has named; under `lock` */
 	struct {
 		struct graft_tuple client;
+		uint64_t id;
 		bool udp;
 	} condemned[CONDEMNED_MAX];
 	uint64_t n_condemned;
+
+	/* owned: by slot, what other relays have seen of the session ID; see graft_merge() */
+	struct heard {
+		uint64_t id;
+		struct graft_heard of[2][2];
+	} * heard;
 
 	/* streams, and sessions of peers, change under it; taken before addresses.lock */
 	pthread_mutex_t lock;

@@ -108,8 +108,8 @@ static bool export_forwards(struct stream *s)
  * would tell what it was told, and relays could tell each other of a session after its end.
  */
 #define KEY_TOLD 2U
-#define KEY_HELPED                                                                                 \
-	2U /* the low bits of a larger key: packets go by here, another relay has the session */
+/* The low bits of a larger key: another relay has the session, whose packets go by here. */
+#define KEY_HELPED 2U
 #define KEY_LOW 3U
 
 /*
@@ -124,6 +124,22 @@ void standby_export_moved(struct standby *sb, uint32_t at)
 			__atomic_fetch_and(&s->exported[at].key, ~KEY_OWNED, __ATOMIC_RELAXED);
 }
 
+/*
+ * The key of a session of another relay changes when packets come: twice a second, or with each look
+ * once an end has finished.
+ */
+static uint32_t export_key_helped(const struct stream *s, const struct grafted *h)
+{
+	struct graft_heard heard[2];
+	uint32_t flags;
+	uint64_t ns;
+
+	graft_hear(s->sb->grafts, h->slot, heard);
+	flags = heard[0].flags | (uint32_t)heard[1].flags << 2;
+	ns = larger(heard[0].ns, heard[1].ns);
+	return 1U << 31 | (uint32_t)((ns >> (flags ? 20 : 29)) << 4 | flags) << 2 | KEY_HELPED;
+}
+
 /* An ACTIVE session of TCP, and which of its ends have sent FIN. */
 static uint32_t export_key_session(const struct stream *s, const struct grafted *h)
 {
@@ -133,11 +149,8 @@ static uint32_t export_key_session(const struct stream *s, const struct grafted 
 
 	if (graft_state_of(h->head) == GRAFT_DONE || s->now_ns < offered + s->after_ns)
 		return KEY_NONE;
-	if (grafted_is_unowned(h)) /* about once a second */
-		return (uint32_t)((larger(g->side[0].heard_ns, g->side[1].heard_ns) >> 30) << 4 |
-				  fins)
-			       << 2 |
-		       1U << 31 | KEY_HELPED;
+	if (grafted_is_unowned(h))
+		return export_key_helped(s, h);
 	return (((uint32_t)(offered / 1000) ^ (uint32_t)h->head->id << 20) << 4 | fins) << 1 |
 	       KEY_OWNED;
 }
@@ -175,13 +188,13 @@ static uint32_t export_key(const struct stream *s, const struct grafted *h)
 
 /* --- looks --- */
 
-/* R is of a session of another relay: tell the numbers of packets that were not believed here. */
-static void export_heard(struct graft_record *r)
+/* H is a session of another relay: tell what was seen here. */
+static void export_heard(const struct grafted *h, struct graft_record *ret)
 {
-	r->kind = RECORD_HEARD;
-	for (int i = 0; i < 2; i++)
-		if (r->tcp.side[i].apart)
-			r->tcp.side[i].acked = r->tcp.side[i].apart_acked;
+	*ret = (struct graft_record){ .kind = RECORD_HEARD,
+				      .client = h->leg[0]->tuple,
+				      .id = h->head->id };
+	graft_hear(h->grafts, h->slot, ret->heard);
 }
 
 /*
@@ -196,10 +209,14 @@ static void export_end(const struct grafted *h, const struct exported *was, uint
 	bool same = !memcmp(&h->leg[0]->tuple, &was->client, sizeof(was->client));
 	const volatile struct graft_entry *g = h->udp ? NULL : graft_of(h->grafts, h->slot);
 
-	/* who helps tells an end that both FINs have shown; other ends are the owner's to tell */
-	if ((was->key & KEY_LOW) == KEY_HELPED &&
-	    !(same && g && g->side[0].fin == GRAFT_FIN_ACKED && g->side[1].fin == GRAFT_FIN_ACKED))
+	/* ends are the owner's to tell, but FINs and a reset may have gone by here alone */
+	if ((was->key & KEY_LOW) == KEY_HELPED) {
+		if (same && g &&
+		    (g->side[0].reset || g->side[1].reset ||
+		     (g->side[0].fin == GRAFT_FIN_ACKED && g->side[1].fin == GRAFT_FIN_ACKED)))
+			export_heard(h, ret);
 		return;
+	}
 	if (other.at != h->at && other.at != NO_SLOT) {
 		other = grafted_at(h->grafts, other.at);
 		/* the session has ended here, and its copy has come back from the peer meanwhile */
@@ -214,6 +231,7 @@ static void export_end(const struct grafted *h, const struct exported *was, uint
 							 RECORD_GONE,
 		.udp = h->udp,
 		.client = was->client,
+		.id = was->id,
 	};
 }
 
@@ -227,6 +245,9 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	struct grafted h = grafted_at(s->sb->grafts, at);
 	struct exported *now = &s->exported[at], was = *now;
 	uint32_t key = export_key(s, &h);
+	const struct graft_record left = {
+		.kind = RECORD_LEFT, .udp = h.udp, .client = h.leg[0]->tuple, .id = h.head->id
+	};
 
 	if (key == was.key || graft_state_of(h.head) == GRAFT_SETTING)
 		return;
@@ -236,29 +257,25 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 					 "not exported");
 		key = KEY_NONE;
 	}
-	*now = (struct exported){ .key = key, .client = h.leg[0]->tuple };
+	*now = (struct exported){ .key = key, .client = h.leg[0]->tuple, .id = h.head->id };
 	bit_set(s->known, at, key != KEY_NONE);
 	if (was.key != KEY_NONE && was.key != KEY_TOLD &&
 	    (key == KEY_NONE || memcmp(&now->client, &was.client, sizeof(was.client)) != 0))
 		export_end(&h, &was, key, ret_end);
 	if (key == KEY_TOLD) {
 		if (was.key & KEY_OWNED) /* others may have heard this relay alone */
-			*ret = (struct graft_record){ .kind = RECORD_LEFT,
-						      .udp = h.udp,
-						      .client = now->client };
+			*ret = left;
 		return;
 	}
 	if (key != KEY_NONE && h.state == GRAFTED_STANDBY && !grafted_is_here(&h)) {
-		*ret = (struct graft_record){ .kind = RECORD_LEFT,
-					      .udp = h.udp,
-					      .client = now->client };
+		*ret = left;
 	} else if (key != KEY_NONE) {
 		h.head->mirrored = GRAFT_TOLD;
 		grafted_record(&h, ret);
 		if (h.state == GRAFTED_STANDBY)
 			ret->kind = h.udp ? RECORD_HELD_UDP : RECORD_HELD_TCP;
 		else if (!h.udp && (key & KEY_LOW) == KEY_HELPED)
-			export_heard(ret);
+			export_heard(&h, ret);
 	}
 }
 
@@ -298,6 +315,7 @@ static bool export_condemned(struct stream *s)
 		s->condemned = larger(s->condemned,
 				      sb->n_condemned - smaller(sb->n_condemned, CONDEMNED_MAX));
 		r.udp = sb->condemned[s->condemned % CONDEMNED_MAX].udp;
+		r.id = sb->condemned[s->condemned % CONDEMNED_MAX].id;
 		r.client = sb->condemned[s->condemned++ % CONDEMNED_MAX].client;
 		pthread_mutex_unlock(&sb->lock);
 		ok = export_put(s, &r);

@@ -40,15 +40,43 @@ static void import_compare(struct stream *s, const struct grafted *h, const stru
 	bool mine = !grafted_is_unowned(h);
 
 	bit_set(s->known, h->at, true);
-	if (r->kind == RECORD_TCP && (!mine || import_yields(s, h, r)))
-		h->head->source = s->origin;
-	if (r->kind == RECORD_TCP && mine && h->head->source == s->origin)
-		h->head->mirrored = GRAFT_YIELD;
-	else if (r->kind == RECORD_HELD_TCP || !graft_merge(h->grafts, h->slot, &r->tcp))
+	if (r->kind != RECORD_TCP || (mine && !import_yields(s, h, r)))
 		return;
-	else if (!mine)
-		graft_put(h->grafts, h->slot);
-	if (mine)
+	h->head->source = s->origin;
+	if (!mine)
+		return;
+	h->head->mirrored = GRAFT_YIELD;
+	shared_tell_news(s->sb->service->shared);
+}
+
+/*
+ * Is R of an earlier session that had the tuple of H?  A late record may come by another way, through a
+ * reflector.  Relays without numbers give adopted sessions new ids.
+ */
+static bool import_is_other(const struct grafted *h, const struct graft_record *r)
+{
+	return r->id >> ID_COUNTER_BITS && h->head->id != r->id;
+}
+
+/* R is of a session some packets of which go by the peer. */
+static void import_heard(struct stream *s, const struct graft_record *r)
+{
+	uint32_t at = grafted_find(s->sb->grafts, false, &r->client);
+	struct heard *heard;
+	struct grafted h;
+
+	if (at == NO_SLOT)
+		return;
+	h = grafted_at(s->sb->grafts, at);
+	if (import_is_other(&h, r))
+		return;
+	heard = &s->sb->heard[h.slot];
+	if (heard->id != h.head->id)
+		*heard = (struct heard){ .id = h.head->id };
+	for (int i = 0; i < 2; i++)
+		graft_heard_note(&heard->of[i][1], &r->heard[i]);
+	if (h.state == GRAFTED_ACTIVE && !grafted_is_unowned(&h) &&
+	    graft_merge(s->sb->grafts, h.slot, heard->of))
 		shared_tell_news(s->sb->service->shared);
 }
 
@@ -82,8 +110,6 @@ static int import_session(struct stream *s, struct graft_record *r)
 			return 0;
 		}
 	}
-	if (r->kind == RECORD_HEARD) /* its own relay has told of it, or will */
-		return 0;
 	if (was == NO_SLOT || !grafted_is_same(gs, was, r))
 		e = grafted_import(gs, r, &at);
 	if (e && (e != -EEXIST || was == NO_SLOT)) /* -EEXIST: a worker has the session */
@@ -125,6 +151,8 @@ static void import_end(struct stream *s, const struct graft_record *r)
 	if (at == NO_SLOT)
 		return;
 	h = grafted_at(s->sb->grafts, at);
+	if (import_is_other(&h, r))
+		return;
 	if (r->kind == RECORD_END) {
 		if (h.state != GRAFTED_ACTIVE || grafted_is_unowned(&h))
 			return; /* the relay that has it tells how it ends */
@@ -141,12 +169,15 @@ static void import_end(struct stream *s, const struct graft_record *r)
 	else if (!h.udp && grafted_is_unowned(&h)) {
 		if (r->kind == RECORD_KILLED) /* the stack answers late packets by RST */
 			grafted_end(&h);
-		else if (graft_finish(h.grafts, h.slot))
+		else if (graft_finish(h.grafts, h.slot, -1))
 			graft_put(h.grafts, h.slot);
+	} else if (h.head->mirrored && r->kind == RECORD_KILLED && !h.udp) { /* two have had it */
+		h.head->mirrored = GRAFT_CONDEMNED;
+		shared_tell_news(s->sb->service->shared);
 	} else if (h.head->mirrored || h.head->source) { /* graft_part() drops the session later */
 		h.head->mirrored = GRAFT_OVER;
 		h.head->source = 0; /* no peer exports the session once its address has left */
-		if (!h.udp && r->kind == RECORD_GONE && graft_finish(h.grafts, h.slot))
+		if (!h.udp && r->kind == RECORD_GONE && graft_finish(h.grafts, h.slot, -1))
 			shared_tell_news(s->sb->service->shared);
 	}
 }
@@ -194,7 +225,9 @@ static int import_record(struct stream *s, struct graft_record *r)
 		return import_session(s, r);
 	if (r->kind == RECORD_FORWARD)
 		import_forward(s, r);
-	if (record_is_end(r))
+	else if (r->kind == RECORD_HEARD)
+		import_heard(s, r);
+	else if (record_is_end(r))
 		import_end(s, r);
 	else if (r->kind == RECORD_SYNC)
 		import_sync(s);

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "graft_contract.h"
+#include "datapath/graft/standby_record.h"
 #include "datapath/bpf_ring.h"
 
 /*
@@ -289,13 +290,21 @@ bool graft_table_has_address(const struct graft_table *gs,
  * ended.
  */
 bool graft_part(struct graft_table *gs, uint32_t slot);
+/* What was seen here of both ends of SLOT, believed or not. */
+void graft_hear(const struct graft_table *gs, uint32_t slot, struct graft_heard ret[2]);
+/* NEW has come; H is what is known of that end, all 0 at first.  An earlier NEW is ignored. */
+void graft_heard_note(struct graft_heard *h, const struct graft_heard *new);
 /*
- * Another relay, by which packets of the session in SLOT go, has HEARD: when each end was heard, and of
- * FIN.  True: the session is DONE now.
+ * Packets of the session in SLOT go by other relays: let what was HEARD count as seen here, so far as
+ * both ends say the same.  HEARD: by side; [1] was seen elsewhere, [0] is kept for the next call.
+ * True: the session is DONE now.
  */
-bool graft_merge(struct graft_table *gs, uint32_t slot, const struct graft_entry *heard);
-/* Both ends have finished, by another relay.  True: the session is DONE now. */
-bool graft_finish(struct graft_table *gs, uint32_t slot);
+bool graft_merge(struct graft_table *gs, uint32_t slot, struct graft_heard heard[2][2]);
+/*
+ * The session in SLOT has ended by another relay: by FINs, or by a reset of side RESET (-1: none).
+ * True: the session is DONE now.
+ */
+bool graft_finish(struct graft_table *gs, uint32_t slot, int reset);
 
 /* The table of UDP's flows, with as many slots.  NULL for NULL. */
 struct udp_table;

@@ -17,7 +17,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/minmax.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"
 #include "datapath/tcp_repair.h"
@@ -178,65 +177,6 @@ bool graft_part(struct graft_table *gs, uint32_t slot)
 	if (g->head.mirrored == GRAFT_OVER)
 		graft_drop(gs, slot);
 	return true;
-}
-
-bool graft_finish(struct graft_table *gs, uint32_t slot)
-{
-	struct graft_entry *g = &gs->all[slot];
-
-	if (!graft_change_state(gs, slot, GRAFT_ACTIVE, GRAFT_DONE) &&
-	    !graft_change_state(gs, slot, GRAFT_RETURNING, GRAFT_DONE))
-		return false;
-	for (int i = 0; i < 2; i++) {
-		if (!g->side[i].fin) /* a FIN counts as a byte, see graft_bytes() */
-			g->side[i].begun--;
-		g->side[i].fin = GRAFT_FIN_ACKED;
-	}
-	g->ended_ns = clock_ns();
-	return true;
-}
-
-/* Take over the later times of THERE, and its FIN.  BACK: the side to which packets of S are sent. */
-static void merge_side(struct graft_side *s, struct graft_side *back,
-		       const struct graft_side *there)
-{
-	__u64 carried = s->end - s->begun;
-	__u32 none = GRAFT_FIN_NONE;
-
-	s->data_ns = larger(s->data_ns, there->data_ns);
-	if (there->heard_ns > s->heard_ns) {
-		/* what was sent then is not known: the clock of timestamps goes on, see let_out() */
-		back->tsval_sent += (__u32)((there->heard_ns - s->heard_ns) / NS_PER_MS);
-		s->heard_ns = there->heard_ns;
-	}
-	if (!there->fin || s->fin)
-		return;
-	s->end = (1ULL << 32) + (__u32)there->end;
-	s->begun = s->end - carried - 1; /* a FIN counts as a byte */
-	s->fin_end = (__u32)there->end;
-	__atomic_compare_exchange_n(&s->fin, &none, GRAFT_FIN_SENT, false, __ATOMIC_SEQ_CST,
-				    __ATOMIC_SEQ_CST);
-}
-
-bool graft_merge(struct graft_table *gs, uint32_t slot, const struct graft_entry *heard)
-{
-	struct graft_side *side = gs->all[slot].side;
-
-	for (int i = 0; i < 2; i++)
-		merge_side(&side[i], &side[!i], &heard->side[i]);
-	for (int i = 0; i < 2; i++) {
-		const struct graft_side *o = &side[!i], *there = &heard->side[!i];
-		__u32 sent = GRAFT_FIN_SENT, end = side[i].fin_end;
-
-		/* who acknowledges a FIN acknowledges all */
-		if (heard->side[i].fin == GRAFT_FIN_ACKED || (__u32)o->acked + o->ack_add == end ||
-		    (o->apart && o->apart_acked + o->ack_add == end) ||
-		    (__u32)there->acked + o->ack_add == end)
-			__atomic_compare_exchange_n(&side[i].fin, &sent, GRAFT_FIN_ACKED, false,
-						    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-	}
-	return side[0].fin == GRAFT_FIN_ACKED && side[1].fin == GRAFT_FIN_ACKED &&
-	       graft_finish(gs, slot);
 }
 
 /* --- sockets --- */

@@ -149,17 +149,29 @@ static void record_udp(struct codec *c, struct udp_flow *f)
 	f->born = (uint32_t)(born >> UDP_TICK_SHIFT);
 }
 
+static void record_heard(struct codec *c, struct graft_heard *h)
+{
+	h->ns = record_moment(c, h->ns);
+	FIELD(c, h->end, 4);
+	FIELD(c, h->acked, 4);
+	FIELD(c, h->flags, 1);
+}
+
 static void record_any(struct codec *c, struct graft_record *r)
 {
 	if (record_is_tcp(r)) {
 		record_tcp(c, &r->tcp);
-		for (int i = 0; i < 2 && r->kind == RECORD_HEARD; i++)
-			r->tcp.side[i].heard_ns = record_moment(c, r->tcp.side[i].heard_ns);
 	} else if (record_is_udp(r)) {
 		record_udp(c, &r->flow);
 	} else if (record_is_end(r)) {
 		FIELD(c, r->udp, 1);
 		record_tuple(c, &r->client);
+		r->id = record_number(c, r->id, 8);
+	} else if (r->kind == RECORD_HEARD) {
+		record_tuple(c, &r->client);
+		r->id = record_number(c, r->id, 8);
+		for (int i = 0; i < 2; i++)
+			record_heard(c, &r->heard[i]);
 	} else if (r->kind == RECORD_PORTS) {
 		FIELD(c, r->ports[0], 2);
 		FIELD(c, r->ports[1], 2);
@@ -204,7 +216,7 @@ static const char *record_fault(struct graft_record *r)
 
 	if (r->kind == RECORD_NONE)
 		return "its kind is 0";
-	if (record_is_end(r))
+	if (record_is_end(r) || r->kind == RECORD_HEARD)
 		a = b = &r->client;
 	else if (!record_is_tcp(r) && !record_is_udp(r))
 		return NULL;

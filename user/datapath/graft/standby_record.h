@@ -25,25 +25,38 @@ enum record_kind {
 	RECORD_ALIVE,    /* each second */
 	RECORD_PORTS,    /* from which this relay connects to servers */
 	RECORD_FORWARD,  /* of this relay: its sessions need one of that name at the peer */
-	RECORD_RELAY, /* later records are of that one; before the first, of the stream */
+	RECORD_RELAY,    /* later records are of that one; before the first, of the stream */
 	RECORD_HELD_TCP, /* as TCP and UDP, of a session whose own relay tells no more */
 	RECORD_HELD_UDP,
-	RECORD_HEARD, /* as TCP, of a session of another relay, some packets of which go by this one */
+	RECORD_HEARD,  /* of a session of another relay, some packets of which go by this one */
 	RECORD_KILLED, /* as GONE, by a reset */
 	RECORD_END,    /* the relay that has the session is to reset it */
 	RECORD_KINDS,
 };
 
-#define RECORD_VERSION 1
+#define RECORD_VERSION 2
 #define RECORD_NAME_MAX 64
 #define RECORD_MAX 256 /* bytes; 200 for a session that never went back to its sockets */
+
+/* What a relay has seen of one end of a session.  Numbers are those of that end. */
+struct graft_heard {
+	uint64_t ns; /* CLOCK_MONOTONIC of its last packet; 0: none */
+	uint32_t end, acked;
+	uint8_t flags;           /* HEARD_* */
+	uint32_t from, acked_to; /* not sent: `end` and `acked` as they were told before */
+};
+#define HEARD_FIN 1   /* its stream ends at `end` */
+#define HEARD_RESET 2 /* it has sent a reset */
 
 struct graft_record {
 	enum record_kind kind;
 	bool udp; /* GONE, LEFT, KILLED, END, FORWARD */
 	union {
-		struct graft_tuple
-			client; /* GONE, LEFT, KILLED, END: the tuple of the client's packets */
+		struct {                           /* HEARD, GONE, LEFT, KILLED, END */
+			struct graft_tuple client; /* the tuple of the client's packets */
+			uint64_t id;               /* another session may have the tuple by now */
+			struct graft_heard heard[2];
+		};
 		struct graft_head head; /* of the next two */
 		struct graft_entry tcp; /* fields that are for one machine alone are 0 */
 		struct udp_flow flow;   /* the same */
@@ -57,7 +70,7 @@ struct graft_record {
 
 static inline bool record_is_tcp(const struct graft_record *r)
 {
-	return r->kind == RECORD_TCP || r->kind == RECORD_HELD_TCP || r->kind == RECORD_HEARD;
+	return r->kind == RECORD_TCP || r->kind == RECORD_HELD_TCP;
 }
 
 static inline bool record_is_end(const struct graft_record *r)

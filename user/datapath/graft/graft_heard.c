@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: packets of a session may go by relays that do not have the session, each
+ * direction by another one.  Such a relay translates, tells the owner what it has seen of each end
+ * (RECORD_HEARD), and judges nothing: the owner has the whole.  The owner believes what it is told of
+ * one end if the other end has said what fits.
+ */
+#include "datapath/graft/graft_slots.h"
+
+#include "base/clock.h"
+#include "base/minmax.h"
+bool graft_finish(struct graft_table *gs, uint32_t slot, int reset)
+{
+	struct graft_entry *g = &gs->all[slot];
+
+	if (!graft_change_state(gs, slot, GRAFT_ACTIVE, GRAFT_DONE) &&
+	    !graft_change_state(gs, slot, GRAFT_RETURNING, GRAFT_DONE))
+		return false;
+	for (int i = 0; i < 2 && reset < 0; i++) {
+		if (!g->side[i].fin) /* a FIN counts as a byte, see graft_bytes() */
+			g->side[i].begun--;
+		g->side[i].fin = GRAFT_FIN_ACKED;
+	}
+	if (reset >= 0)
+		g->side[reset].reset = 1;
+	g->ended_ns = clock_ns();
+	return true;
+}
+
+static struct graft_heard heard_apart(const struct graft_side *s)
+{
+	uint32_t age = (uint32_t)clock_ms() - s->apart_ms;
+	struct graft_heard h = { .ns = clock_ns() - age * NS_PER_MS,
+				 .end = s->fin ? (__u32)s->end : s->apart_end,
+				 .acked = s->apart_acked };
+
+	if (s->fin || s->apart & GRAFT_APART_FIN)
+		h.flags |= HEARD_FIN;
+	if (s->apart & GRAFT_APART_RESET)
+		h.flags |= HEARD_RESET;
+	return h;
+}
+
+/* The program may write meanwhile: then the next look tells more. */
+__attribute__((no_sanitize("thread"))) void graft_hear(const struct graft_table *gs, uint32_t slot,
+						       struct graft_heard ret[2])
+{
+	for (int i = 0; i < 2; i++) {
+		const struct graft_side *s = &gs->all[slot].side[i];
+
+		ret[i] = (struct graft_heard){ .ns = s->heard_ns,
+					       .end = (__u32)s->end,
+					       .acked = (__u32)s->acked,
+					       .flags = (s->fin ? HEARD_FIN : 0) |
+							(s->reset ? HEARD_RESET : 0) };
+		if (s->apart) {
+			struct graft_heard h = heard_apart(s);
+
+			h.ns = larger(h.ns, s->heard_ns);
+			ret[i] = h;
+		}
+	}
+}
+
+void graft_heard_note(struct graft_heard *h, const struct graft_heard *new)
+{
+	bool first = !h->ns;
+	uint32_t from = h->end, acked_to = h->acked;
+
+	if (new->ns <= h->ns)
+		return;
+	*h = *new;
+	h->from = first ? new->end : from;
+	h->acked_to = first ? new->acked : acked_to;
+}
+
+/* Are A to B and C to D, ranges of numbers of one stream, at most WINDOW apart? */
+static bool are_near(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t window)
+{
+	return (int32_t)(c - b) <= (int32_t)window && (int32_t)(a - d) <= (int32_t)window;
+}
+
+#define HEARD_WINDOW 65536 /* as the least one of the packet programs */
+
+/*
+ * Does A, of side I of G, fit B, of the other side?  Each was told at its own time, so that it stands
+ * for the numbers since it was told before.  A forger of one end hits these ranges as seldom as the
+ * window of a packet.
+ */
+static bool heard_fits(const struct graft_entry *g, int i, const struct graft_heard *a,
+		       const struct graft_heard *b)
+{
+	const struct graft_side *s = &g->side[i], *o = &g->side[!i];
+	uint32_t window = larger(HEARD_WINDOW, larger(s->window, o->window));
+
+	return are_near(a->from, a->end, b->acked_to + o->ack_add, b->acked + o->ack_add, window) &&
+	       are_near(a->acked_to + s->ack_add, a->acked + s->ack_add, b->from, b->end, window);
+}
+
+/* H, of side I of G, is believed. */
+static void heard_believe(struct graft_entry *g, int i, const struct graft_heard *h)
+{
+	struct graft_side *s = &g->side[i], *o = &g->side[!i];
+	uint32_t none = GRAFT_FIN_NONE, sent = GRAFT_FIN_SENT;
+	uint64_t carried = s->end - s->begun;
+
+	if (h->ns > s->heard_ns) {
+		/* the TSvals of its packets are not known: the clock goes on, see let_out() */
+		o->tsval_sent += (__u32)((h->ns - s->heard_ns) / NS_PER_MS);
+		s->heard_ns = h->ns;
+	}
+	if (h->end != h->from || h->acked != h->acked_to)
+		s->data_ns = larger(s->data_ns, h->ns);
+	if (h->flags & HEARD_FIN && !s->fin) {
+		s->end = (1ULL << 32) + h->end;
+		s->begun = s->end - carried - 1; /* a FIN counts as a byte */
+		s->fin_end = h->end;
+		__atomic_compare_exchange_n(&s->fin, &none, GRAFT_FIN_SENT, false, __ATOMIC_SEQ_CST,
+					    __ATOMIC_SEQ_CST);
+	}
+	if (h->acked + s->ack_add == o->fin_end)
+		__atomic_compare_exchange_n(&o->fin, &sent, GRAFT_FIN_ACKED, false,
+					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+bool graft_merge(struct graft_table *gs, uint32_t slot, struct graft_heard heard[2][2])
+{
+	struct graft_entry *g = &gs->all[slot];
+	struct graft_heard *of[2][3]; /* by side: here and believed; here; elsewhere */
+	struct graft_heard here[2];
+	bool good[2][3] = { { true }, { true } };
+
+	for (int i = 0; i < 2; i++) {
+		const struct graft_side *s = &g->side[i];
+
+		here[i] = (struct graft_heard){ s->heard_ns, (__u32)s->end, (__u32)s->acked,
+						0,           (__u32)s->end, (__u32)s->acked };
+		if (s->apart) {
+			struct graft_heard h = heard_apart(s);
+
+			graft_heard_note(&heard[i][0], &h);
+		}
+		of[i][0] = &here[i];
+		of[i][1] = &heard[i][0];
+		of[i][2] = &heard[i][1];
+	}
+	for (int a = 0; a < 3; a++)
+		for (int b = 0; b < 3; b++)
+			if ((a || b) && of[0][a]->ns && of[1][b]->ns &&
+			    heard_fits(g, 0, of[0][a], of[1][b]))
+				good[0][a] = good[1][b] = true;
+	for (int twice = 0; twice < 2; twice++) /* an ACK may be that of a FIN which comes later */
+		for (int i = 0; i < 2; i++)
+			for (int a = 0; a < 3; a++)
+				if (good[i][a])
+					heard_believe(g, i, of[i][a]);
+	for (int i = 0; i < 2; i++)
+		for (int a = 1; a < 3; a++)
+			if (good[i][a] && of[i][a]->flags & HEARD_RESET)
+				return graft_finish(gs, slot, i);
+	return g->side[0].fin == GRAFT_FIN_ACKED && g->side[1].fin == GRAFT_FIN_ACKED &&
+	       graft_finish(gs, slot, -1);
+}
