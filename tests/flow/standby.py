@@ -348,7 +348,7 @@ def test_owner_times_out(trial):
         trial.unlink(to)
     for address, dev in (CLIENT_SIDE[0], "to-client"), (SERVER_SIDE[0], "to-server"):
         trial.ip("relay2", "address", "add", address + "/24", "dev", dev)
-    stays("not told", 11.5)  # longer than 10 s
+    stays("not told", 4)  # a relay that is not heard for 5 s is dead
     trial.announce("relay2")
     wait_until(lambda: trial.ask_all(clients) and len(trial.sessions("relay2")) == 5,
                "the other one to go on")

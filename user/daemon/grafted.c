@@ -145,7 +145,7 @@ void grafted_stand_by(const struct grafted *h)
 	if (h->udp)
 		udp_graft_part(graft_table_udp(h->grafts), h->slot);
 	else
-		graft_part(h->grafts, h->slot);
+		graft_part(h->grafts, h->slot, ALONE_NEVER);
 }
 
 void grafted_rest_ports(struct graft_table *gs)

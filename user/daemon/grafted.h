@@ -27,10 +27,6 @@ struct grafted {
 	struct graft_leg *leg[2]; /* 0: the client */
 };
 
-/* Values of alone_ms.  An odd value is the time since which no peer exports the session. */
-#define ALONE_NEVER 0U   /* a peer exports the session */
-#define ALONE_EXPIRED 2U /* the next look takes the session out */
-
 uint32_t grafted_places(const struct graft_table *gs);
 struct grafted grafted_at(struct graft_table *gs, uint32_t at);
 /* Set *H to the next place, from H->at on, that may have a session.  False: there is none. */

@@ -112,6 +112,18 @@ static bool export_forwards(struct stream *s)
 #define KEY_HELPED 2U
 #define KEY_LOW 3U
 
+static void export_clear(struct standby *sb, uint32_t at, uint32_t bits)
+{
+	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
+		if (s->exported)
+			__atomic_fetch_and(&s->exported[at].key, ~bits, __ATOMIC_RELAXED);
+}
+
+void standby_export_again(struct standby *sb, uint32_t at)
+{
+	export_clear(sb, at, ~KEY_OWNED);
+}
+
 /*
  * An export may not have looked since this relay owned the session of AT.  KEY_OWNED would make
  * export_end() take the session's new place for the copy of an ended session, and drop it.  On the
@@ -119,9 +131,7 @@ static bool export_forwards(struct stream *s)
  */
 void standby_export_moved(struct standby *sb, uint32_t at)
 {
-	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
-		if (s->exported)
-			__atomic_fetch_and(&s->exported[at].key, ~KEY_OWNED, __ATOMIC_RELAXED);
+	export_clear(sb, at, KEY_OWNED);
 }
 
 /*
@@ -224,11 +234,11 @@ static void export_end(const struct grafted *h, const struct exported *was, uint
 			return;
 		grafted_end(&other);
 	}
-	/* an expired session may go on elsewhere, unless its address is here */
+	/* an expired session may go on elsewhere */
 	*ret = (struct graft_record){
-		.kind = expired && !grafted_is_here(h) ? RECORD_LEFT :
-			same && g && g->killed         ? RECORD_KILLED :
-							 RECORD_GONE,
+		.kind = expired                ? RECORD_LEFT :
+			same && g && g->killed ? RECORD_KILLED :
+						 RECORD_GONE,
 		.udp = h->udp,
 		.client = was->client,
 		.id = was->id,

@@ -40,8 +40,13 @@ static void import_compare(struct stream *s, const struct grafted *h, const stru
 	bool mine = !grafted_is_unowned(h);
 
 	bit_set(s->known, h->at, true);
-	if (r->kind != RECORD_TCP || (mine && !import_yields(s, h, r)))
+	if (r->kind != RECORD_TCP)
 		return;
+	if (mine && !import_yields(s, h, r)) {
+		if (s->sb->own) /* the other one is to yield */
+			standby_export_again(s->sb, h->at);
+		return;
+	}
 	h->head->source = s->origin;
 	if (!mine)
 		return;

@@ -46,3 +46,5 @@ void standby_import(struct standby *sb, const struct control *c, int fd, const c
  * Under the lock of streams.
  */
 void standby_export_moved(struct standby *sb, uint32_t at);
+/* Let all exports tell of AT, which this relay owns, again.  Under the lock of streams. */
+void standby_export_again(struct standby *sb, uint32_t at);

@@ -297,6 +297,17 @@ bool session_graft_is_away(const struct session *s)
 		!graft_table_has_address(gs, &graft_of(gs, s->graft)->side[CLIENT].tuple.local));
 }
 
+bool session_graft_is_unheard(const struct session *s)
+{
+	const volatile struct graft_entry *g = session_is_grafted(s) ?
+						       graft_of(graft_table_of(s), s->graft) :
+						       NULL;
+
+	return g && g->head.mirrored && g->head.mirrored != GRAFT_OVER && g->loose == GRAFT_LOOSE &&
+	       !g->side[0].believed && !g->side[1].believed && !g->side[0].apart &&
+	       !g->side[1].apart;
+}
+
 bool session_graft_is_condemned(const struct session *s)
 {
 	return session_is_grafted(s) && session_runs(s) &&
@@ -305,7 +316,9 @@ bool session_graft_is_condemned(const struct session *s)
 
 bool session_graft_hand_over(struct session *s)
 {
-	return graft_part(graft_table_of(s), s->graft) && session_graft_forget(s);
+	uint32_t alone_ms = session_graft_is_away(s) ? ALONE_NEVER : ALONE_EXPIRED;
+
+	return graft_part(graft_table_of(s), s->graft, alone_ms) && session_graft_forget(s);
 }
 
 /* If the ways (struct graft_way) of the sockets of S may have changed, ask the sockets. */

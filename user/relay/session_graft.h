@@ -69,6 +69,11 @@ bool session_graft_follow_state(struct session *s);
 
 /* True if another relay knows S, which is grafted, but no relay takes the changes of S now. */
 bool session_graft_is_shared(const struct session *s);
+/*
+ * True if S came from another relay that was taken for dead, and no packet of S has come here since.
+ * Then session_graft_hand_over() forgets S.
+ */
+bool session_graft_is_unheard(const struct session *s);
 /* `culvert kill` at another relay is about S. */
 bool session_graft_is_condemned(const struct session *s);
 /* True if S is grafted, its address has left this machine, and another relay knows S. */

@@ -215,6 +215,20 @@ static void end(struct session *s)
 	session_sockmap_give_slots(s);
 }
 
+/* S leaves this relay in silence: it is DEAD here, and STANDBY in the packet programs. */
+static bool leave(struct session *s)
+{
+	struct session_view view;
+
+	session_count_kernel(s);
+	session_view(s, &view); /* a slot that is STANDBY may change */
+	if (!session_graft_hand_over(s))
+		return false;
+	session_ended(s->worker, &view, SESSION_MOVED);
+	die(s, true);
+	return true;
+}
+
 /* A step has returned: carry out its mark, or compute anew which events S waits for. */
 static void settle(struct session *s)
 {
@@ -227,6 +241,9 @@ static void settle(struct session *s)
 	if (!s->ending && (watch_side(s, CLIENT) || watch_side(s, UPSTREAM)))
 		session_reset(s, CAUSE_NO_MEMORY);
 	if (s->ending == ENDING_RESETS && session_graft_awaits_sockets(s))
+		return;
+	/* this relay knows its ends by hearsay alone, so another one may carry S */
+	if (s->ending && s->end_cause != CAUSE_KILLED && session_graft_is_unheard(s) && leave(s))
 		return;
 	if (s->ending) {
 		end(s);
@@ -543,29 +560,12 @@ void session_kernel_sweep(struct worker *w)
 
 /* --- grafted sessions --- */
 
-/*
- * If the address of S has left, S moves to the relay that has it.  True: S has moved, and is DEAD.
- */
-static bool move_away(struct session *s)
-{
-	struct session_view view;
-
-	if (!session_graft_is_away(s))
-		return false;
-	session_count_kernel(s);
-	session_view(s, &view); /* a slot that is STANDBY may change */
-	if (!session_graft_hand_over(s))
-		return false;
-	session_ended(s->worker, &view, SESSION_MOVED);
-	die(s, true);
-	return true;
-}
-
 static void look_at_graft(struct session *s)
 {
 	bool back;
 
-	if (move_away(s))
+	/* the address of S has left, or another relay has S, too */
+	if (session_graft_is_away(s) && leave(s))
 		return;
 	if (session_graft_is_condemned(s))
 		session_reset(s, CAUSE_KILLED);

@@ -285,11 +285,14 @@ bool graft_is_bare(const struct graft_table *gs, uint32_t slot, bool *ret_waits)
 /* Is ADDRESS here, as graft_table_set_address() was told last? */
 bool graft_table_has_address(const struct graft_table *gs,
 			     const volatile struct graft_addr *address);
+/* Values of alone_ms.  An odd value is the time since which no peer exports the session. */
+#define ALONE_NEVER 0U   /* a peer exports the session */
+#define ALONE_EXPIRED 2U /* the next look takes the session out */
 /*
- * The client's destination address is gone: SLOT becomes STANDBY, without a worker.  False: it has
- * ended.
+ * The client's destination address is gone, or another relay has the session: SLOT becomes STANDBY,
+ * without a worker.  ALONE_MS: an ALONE_* value.  False: the session has ended.
  */
-bool graft_part(struct graft_table *gs, uint32_t slot);
+bool graft_part(struct graft_table *gs, uint32_t slot, uint32_t alone_ms);
 /* What was seen here of both ends of SLOT, believed or not. */
 void graft_hear(const struct graft_table *gs, uint32_t slot, struct graft_heard ret[2]);
 /* NEW has come; H is what is known of that end, all 0 at first.  An earlier NEW is ignored. */

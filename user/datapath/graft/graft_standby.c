@@ -159,7 +159,7 @@ bool graft_any_is_bare(const struct graft_table *gs)
 	return false;
 }
 
-bool graft_part(struct graft_table *gs, uint32_t slot)
+bool graft_part(struct graft_table *gs, uint32_t slot, uint32_t alone_ms)
 {
 	struct graft_entry *g = &gs->all[slot];
 
@@ -168,7 +168,7 @@ bool graft_part(struct graft_table *gs, uint32_t slot)
 	/* nobody touches a SETTING session, and its packets are sent again */
 	if (!graft_change_state(gs, slot, GRAFT_ACTIVE, GRAFT_SETTING))
 		return false;
-	g->head.alone_ms = 0;
+	g->head.alone_ms = alone_ms;
 	g->loose = GRAFT_LOOSE; /* packets go by the other relay meanwhile */
 	if (g->head.mirrored == GRAFT_YIELD)
 		g->head.mirrored = GRAFT_CAME;
