@@ -39,7 +39,7 @@ hear:?*)
 	while end=$($REDIS STRLEN "$key") && [ "$end" -gt 0 ] && [ "$end" -ge "$at" ]; do
 		[ "$end" -eq "$at" ] || $REDIS -D '' GETRANGE "$key" "$at" $((end - 1)) || break
 		at=$end
-		sleep 0.5
+		sleep 0.2
 	done | $CULVERT import --name "$2"
 	;;
 *)
