@@ -267,7 +267,8 @@ $(O)/%.tidy: %.c $(O)/%.o .clang-tidy
 EXAMPLES := docs/examples/culvert.conf docs/examples/culvert.logrotate docs/examples/culvert.socket \
             docs/examples/culvert-alerts.yml docs/examples/grafana-dashboard.json \
             docs/examples/keepalived.conf docs/examples/bird-relay.conf docs/examples/bird-router.conf \
-            docs/examples/culvert-announce docs/examples/culvert-announce.service
+            docs/examples/culvert-announce docs/examples/culvert-announce.service \
+            docs/examples/culvert-reflect.service docs/examples/culvert-redis.sh
 DOCS     := docs/CHANGELOG.md docs/comparison.md docs/control.md docs/operations.md docs/security.md
 
 # Replaces a link to a file that is not installed by the text of the link.
@@ -292,7 +293,8 @@ install: $(O)/culvert man completions
 		docs/operations.md >$(DESTDIR)$(DOCDIR)/operations.md
 	install -m 644 $(EXAMPLES) $(DESTDIR)$(DOCDIR)/examples
 	sed -i 's|/usr/local|$(PREFIX)|g' $(DESTDIR)$(DOCDIR)/examples/keepalived.conf \
-		$(DESTDIR)$(DOCDIR)/examples/culvert-announce.service
+		$(DESTDIR)$(DOCDIR)/examples/culvert-announce.service \
+		$(DESTDIR)$(DOCDIR)/examples/culvert-reflect.service
 	install -m 644 $(O)/completions/culvert.bash $(DESTDIR)$(BASHDIR)/culvert
 	install -m 644 $(O)/completions/culvert.zsh $(DESTDIR)$(ZSHDIR)/_culvert
 	install -m 644 $(O)/completions/culvert.fish $(DESTDIR)$(FISHDIR)/culvert.fish

@@ -823,4 +823,63 @@ TEST(test_check)
 	assert_non_null(strstr(rig_err, ": upstream none.invalid:1: "));
 }
 
+/* The file of a relay called NAME, with a forward called a whose section has LINES. */
+#define RELAY(name, lines)                                                                         \
+	MODEST "relay = " name "\n[forward a]\nlisten = 127.0.0.1:1\nupstream = 127.0.0.1:2\n" lines
+
+/* The files of two relays, in this order: what is said, and where. */
+static const struct {
+	int code;
+	const char *one, *other, *at, *want;
+} fleets[] = {
+	{ 0, RELAY("a", "source = 127.0.0.1\n"), RELAY("b", "source = 127.0.0.2\n"), "", "" },
+	{ 0, RELAY("a", "source = 127.0.0.1\n"),
+	  RELAY("b", "source = 127.0.0.2\nidle-timeout = 5\n"), "", "" },
+	{ 0, RELAY("a", ""), RELAY("b", "source = 127.0.0.2\n"),
+	  ".a:5: ", "no source: servers see" },
+	{ 2, RELAY("a", "source = 127.0.0.1\n"), RELAY("b", "source = 127.0.0.1\n"),
+	  ":8: source: that of a in ", ": a server's answer to a handshake may reach the other" },
+	{ 0, RELAY("a\nstandby-ports = 1-2", "source = 127.0.0.1\n"),
+	  RELAY("b\nstandby-ports = 3-4", "source = 127.0.0.1\n"), "", "" },
+	{ 2, RELAY("a", "source = 127.0.0.1\n"),
+	  RELAY("b\nstandby-ports = 3-4", "source = 127.0.0.1\n"), ":9: source: ", "" },
+	{ 2, RELAY("a", ""), RELAY("a", ""), ":4: relay: ", "has the same name" },
+	{ 2, RELAY("r913", ""), RELAY("r1000", ""), ":4: relay: r1000 and r913 of ",
+	  "make the same number" },
+	{ 2, MODEST FORWARD, RELAY("b", ""), ".a: relay", " is missing" },
+	{ 2, RELAY("a", ""), RELAY("b", "[forward b]\nlisten = :3\nupstream = 127.0.0.1:2\n"),
+	  ":8: ", "has no forward b, and would refuse its sessions" },
+	{ 2, RELAY("a", "[forward b]\nlisten = :3\nupstream = 127.0.0.1:2\n"), RELAY("b", ""),
+	  ".a:8: ", "has no forward b, and would refuse its sessions" },
+	{ 2, RELAY("a", "[forward b]\nlisten = :3/udp\nupstream = 127.0.0.1:2\n"),
+	  RELAY("b", "[forward b]\nlisten = :3\nupstream = 127.0.0.1:2\n"),
+	  ":8: forward b is tcp here, but udp in ", "" },
+};
+
+TEST(test_check_fleet)
+{
+	char first[sizeof(rig_path) + 2];
+	struct capture to_stderr, to_stdout;
+	char *argv[] = { (char *)"check", first, rig_path, NULL }, out[1024];
+
+	snprintf(first, sizeof(first), "%s.a", rig_path);
+	for (size_t i = 0; i < sizeof(fleets) / sizeof(fleets[0]); i++) {
+		int r;
+
+		rig_write(fleets[i].one);
+		assert_int_equal(rename(rig_path, first), 0);
+		rig_write(fleets[i].other);
+		capture_begin(&to_stdout, STDOUT_FILENO);
+		capture_begin(&to_stderr, STDERR_FILENO);
+		r = check_run(3, argv);
+		capture_end(&to_stderr, rig_err, sizeof(rig_err));
+		capture_end(&to_stdout, out, sizeof(out));
+		if (r != fleets[i].code || !strstr(rig_err, fleets[i].at) ||
+		    !strstr(rig_err, fleets[i].want) || (!r && !*fleets[i].at && *rig_err))
+			fail_msg("%zu: %d, %s instead of %d, %s", i, r, rig_err, fleets[i].code,
+				 fleets[i].want);
+	}
+	unlink(first);
+}
+
 UNIT_MAIN(rig_open, rig_close)

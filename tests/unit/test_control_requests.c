@@ -49,7 +49,7 @@ static const struct {
 	{ "true", ERROR_UNKNOWN_COMMAND },
 	{ "{\"command\":\"x\\u001b[2J\\n\"}", ERROR_UNKNOWN_COMMAND },
 	{ "{\"command\":\"status\",\"id\":1}", ERROR_UNKNOWN_KEY },
-	{ "{\"command\":\"sessions\",\"all\":true}", ERROR_UNKNOWN_KEY },
+	{ "{\"command\":\"status\",\"all\":true}", ERROR_UNKNOWN_KEY },
 	{ "{\"command\":\"sessions\",\"forward\":\"\"}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"sessions\",\"forward\":\"a\\u0000b\"}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"sessions\",\"client\":\"10.0.0.1/8\"}", ERROR_BAD_VALUE },

@@ -40,7 +40,8 @@ static const struct request_key_def probe_options[] = {
 static const char check_about[] =
 	"Read FILE as `culvert run --config FILE` would, look up its host names, and say what\n"
 	"is wrong, with file and line, and where sessions begin.  culvert would start in spite\n"
-	"of a warning.  The check itself starts nothing.\n"
+	"of a warning.  The check itself starts nothing.  Several files are of the relays of a\n"
+	"fleet, and are compared: relays need different names and sources, and the same forwards.\n"
 	"Exit code: 0 no mistake; 2 a mistake; 1 a failure that may pass.";
 static const char convert_about[] =
 	"Read FILE as `culvert run --config FILE` would, or a haproxy.cfg or nginx.conf, and print\n"
@@ -66,7 +67,7 @@ static const char reflect_about[] =
 
 const struct local_command local_commands[] = {
 	{ "run", "forward connections", daemon_run, NULL, "ADDRESS", .help = config_help },
-	{ "check", "find mistakes in a configuration file", check_run, no_options, "FILE",
+	{ "check", "find mistakes in a configuration file", check_run, no_options, "FILE...",
 	  .about = check_about },
 	{ "convert", "print a configuration, also of rinetd, HAProxy or nginx, in culvert's form",
 	  convert_run, no_options, "FILE", .about = convert_about },

@@ -41,7 +41,8 @@ static const struct table {
 	{ "carriers", NULL, { "carrier", "flows", "bytes" } },
 	{ "streams",
 	  NULL,
-	  { "stream", "name", "in_sync", "since_ms", "heard_ms", "records", "same_ports" } },
+	  { "stream", "name", "in_sync", "since_ms", "heard_ms", "records", "same_ports",
+	    "lacks" } },
 	{ "features", NULL, { "name", "available", "reason" } },
 };
 

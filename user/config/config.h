@@ -196,25 +196,25 @@ struct config {
 	uint64_t kernel_memory;               /* bytes of kernel backlog of all flows */
 	unsigned int settle_ms;               /* in user space before auto may promote */
 	const char *set_up_ports;             /* of sessions from the SYN on; or "auto" */
-	const char *relay;                    /* its name, for the ids of its sessions; NULL: none */
-	const char *standby_ports;            /* for `culvert check`; NULL: not known */
-	enum filter_mode seccomp;             /* for calls that no module needs */
-	bool probe;                           /* at the start; see probe.h */
-	bool privileged_process;              /* may be started, if anything needs it */
-	const char *user;                     /* account to become; NULL: culvert's default */
-	int log_level;                        /* LOG_ERR .. LOG_DEBUG of <syslog.h> */
-	struct endpoint metrics;              /* where to serve metrics; no text: nowhere */
-	const char *session_log;              /* path of the session log, "-": stdout; NULL: none */
-	bool session_log_empty;               /* log sessions without a byte, too */
-	struct forward_conf *forwards;        /* owned */
-	size_t n_forwards;                    /* at least 1 after config_read() */
-	const char *file;                     /* the configuration file; NULL: none */
-	char *text;                           /* of the file, with those that it includes; owned */
-	struct config_lines said;             /* by the file, for all forwards */
-	struct config_lines words;            /* of the command line; these override the file */
-	struct config_lines addresses;        /* of the command line: two for each forward */
-	bool is_rinetd;                       /* the file is a rinetd.conf */
-	char **kept;                          /* owned: texts that pointers above point to */
+	const char *relay;             /* its name, for the ids of its sessions; NULL: none */
+	const char *standby_ports;     /* for `culvert check`; NULL: not known */
+	enum filter_mode seccomp;      /* for calls that no module needs */
+	bool probe;                    /* at the start; see probe.h */
+	bool privileged_process;       /* may be started, if anything needs it */
+	const char *user;              /* account to become; NULL: culvert's default */
+	int log_level;                 /* LOG_ERR .. LOG_DEBUG of <syslog.h> */
+	struct endpoint metrics;       /* where to serve metrics; no text: nowhere */
+	const char *session_log;       /* path of the session log, "-": stdout; NULL: none */
+	bool session_log_empty;        /* log sessions without a byte, too */
+	struct forward_conf *forwards; /* owned */
+	size_t n_forwards;             /* at least 1 after config_read() */
+	const char *file;              /* the configuration file; NULL: none */
+	char *text;                    /* of the file, with those that it includes; owned */
+	struct config_lines said;      /* by the file, for all forwards */
+	struct config_lines words;     /* of the command line; these override the file */
+	struct config_lines addresses; /* of the command line: two for each forward */
+	bool is_rinetd;                /* the file is a rinetd.conf */
+	char **kept;                   /* owned: texts that pointers above point to */
 	size_t n_kept;
 };
 

@@ -130,31 +130,126 @@ static void check_names(const struct config *c)
 		}
 }
 
-/* --- another relay --- */
+/* --- other relays --- */
 
 /*
  * Find settings that prevent another relay from carrying this relay's sessions on, or this relay
  * from carrying on those of the other.
  */
-static void check_standby(const struct config *c)
+static void check_standby(const struct config *c, bool fleet)
 {
 	const char *place = option_place(c, &c->defaults, "standby-ports");
+	bool pair = c->standby_ports;
 	unsigned int its[2];
 
-	if (!c->standby_ports || !config_port_range(c->standby_ports, its))
-		return;
-	if (upstream_learn_ports() && upstream_use_any(its))
+	if (pair && config_port_range(c->standby_ports, its) && upstream_learn_ports() &&
+	    upstream_use_any(its))
 		log_complain(0,
 			     "warning: %sstandby-ports: this relay itself connects from ports %u "
 			     "to %u, so an imported session may find its port taken "
 			     "(net.ipv4.ip_local_port_range)",
 			     place, upstream_ports[0], upstream_ports[1]);
 	for (const struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++)
-		if (!fc->source.len && !fc->transparent && !upstreams_are_unix(&fc->upstream))
+		if ((pair || fleet) && !fc->source.len && !fc->transparent &&
+		    !upstreams_are_unix(&fc->upstream))
 			log_complain(0,
 				     "warning: %sno source: servers see an address of this "
 				     "machine alone, so no other relay can take the sessions over",
 				     fc->place);
+}
+
+static const struct forward_conf *find_named(const struct config *c, const char *name)
+{
+	for (const struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++)
+		if (!strcmp(forward_name(fc), name))
+			return fc;
+	return NULL;
+}
+
+/* Records name forwards: O has to have each forward of C.  -EINVAL. */
+static int check_same_forwards(const struct config *c, const struct config *o)
+{
+	int r = 0;
+
+	for (const struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++) {
+		const char *name = forward_name(fc);
+		const struct forward_conf *its = find_named(o, name);
+
+		if (!its)
+			r = config_complain(fc->place,
+					    "%s has no forward %s, and would refuse its "
+					    "sessions",
+					    o->file, name);
+		else if (its->listen.udp != fc->listen.udp)
+			r = config_complain(fc->place, "forward %s is %s here, but %s in %s", name,
+					    protocol_name(fc->listen.udp),
+					    protocol_name(its->listen.udp), o->file);
+	}
+	return r;
+}
+
+/*
+ * A router between relays and servers sends packets for a shared source to any relay, so the answer
+ * to a handshake meets a relay that knows nothing of it.  -EINVAL.
+ */
+static int check_sources(const struct config *c, const struct config *o)
+{
+	const struct forward_conf *its, *end = o->forwards + o->n_forwards;
+	int r = 0;
+
+	if (c->standby_ports && o->standby_ports) /* a pair, or routers split ports */
+		return 0;
+	for (const struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++) {
+		for (its = o->forwards; its < end && !addr_equal(&fc->source, &its->source); its++)
+			continue;
+		if (fc->source.len && its < end)
+			r = config_complain(option_place(c, fc, "source"),
+					    "source: that of %s in %s: a server's answer to a "
+					    "handshake may reach the other relay, which knows "
+					    "nothing of it (unless an address moves, or routers "
+					    "split ports: then set standby-ports)",
+					    forward_name(its), o->file);
+	}
+	return r;
+}
+
+/* Ids of sessions have the relay's number.  -EINVAL. */
+static int check_names_of_relays(const struct config *c, const struct config *o)
+{
+	const char *place = option_place(c, &c->defaults, "relay");
+
+	if (!c->relay || !o->relay)
+		return 0;
+	if (!strcmp(c->relay, o->relay))
+		return config_complain(place, "relay: %s has the same name", o->file);
+	if (id_relay(c->relay) == id_relay(o->relay))
+		return config_complain(place,
+				       "relay: %s and %s of %s make the same number, so ids "
+				       "of sessions would be the same: take another name",
+				       c->relay, o->relay, o->file);
+	return 0;
+}
+
+/* C, of N relays that carry on each other's sessions.  -EINVAL, after complaints. */
+static int check_fleet(const struct config *c, size_t n)
+{
+	int r = 0;
+
+	for (size_t i = 0; n > 1 && i < n; i++)
+		if (!c[i].relay)
+			r = log_complain(-EINVAL,
+					 "%s: relay is missing: ids of sessions would be "
+					 "those of other relays",
+					 c[i].file);
+	for (size_t i = 1; i < n; i++) {
+		r = check_same_forwards(&c[i], c) ?: r;
+		r = check_same_forwards(c, &c[i]) ?: r;
+		for (size_t j = 0; j < i; j++) {
+			r = check_names_of_relays(&c[i], &c[j]) ?: r;
+			r = check_sources(&c[i], &c[j]) ?: r;
+		}
+	}
+	return r;
 }
 
 static void check_set_up(const struct config *c)
@@ -191,46 +286,58 @@ static void check_beginnings(const struct config *c, int hooks)
 }
 
 /* READER reads FILE as `culvert run --config FILE` would. */
-static int parse(int argc, char **argv, int (*reader)(int, char **, int, struct config *),
-		 struct config *c)
+static int parse(char *file, int (*reader)(int, char **, int, struct config *), struct config *c)
 {
 	char command[] = "run", option[] = "--config";
-	char *words[] = { command, option, argv[1], NULL };
+	char *words[] = { command, option, file, NULL };
 
 	memset(c, 0, sizeof(*c));
-	if (argc != 2 || argv[1][0] == '-')
-		return log_complain(-EINVAL, "expected: culvert %s FILE", argv[0]);
+	if (!file || *file == '-')
+		return log_complain(-EINVAL, "expected the name of a file");
 	return reader(3, words, -1, c);
 }
 
 /* Complain if the output could not be written.  Returns the exit code for R. */
-static int finish(struct config *c, int r)
+static int finish(int r)
 {
-	config_close(c);
 	if (!r && (fflush(stdout) || ferror(stdout)))
 		return log_complain(EXIT_CODE_FAILURE, "cannot write the result: %s",
 				    strerror(errno));
 	return config_exit_code(r);
 }
 
+static int check_one(char *file, struct config *c, bool fleet)
+{
+	int r = parse(file, config_read, c);
+
+	r = check_account(c) ?: r;
+	r = r ?: names_find_listeners(c, false);
+	if (r)
+		return r;
+	check_names(c);
+	check_standby(c, fleet);
+	check_set_up(c);
+	check_descriptors(c);
+	check_upstreams(c);
+	check_beginnings(c, check_hooks_write(stdout));
+	printf("%s: %zu forward%s%s, no mistake\n", file, c->n_forwards,
+	       c->n_forwards == 1 ? "" : "s", c->is_rinetd ? " of a rinetd.conf" : "");
+	return 0;
+}
+
 int check_run(int argc, char **argv)
 {
-	struct config c;
-	int r = parse(argc, argv, config_read, &c);
+	size_t n = argc > 1 ? (size_t)argc - 1 : 1;
+	struct config *c = allocated(calloc(n, sizeof(*c)));
+	int r = 0;
 
-	r = check_account(&c) ?: r;
-	r = r ?: names_find_listeners(&c, false);
-	if (!r) {
-		check_names(&c);
-		check_standby(&c);
-		check_set_up(&c);
-		check_descriptors(&c);
-		check_upstreams(&c);
-		check_beginnings(&c, check_hooks_write(stdout));
-		printf("%s: %zu forward%s%s, no mistake\n", argv[1], c.n_forwards,
-		       c.n_forwards == 1 ? "" : "s", c.is_rinetd ? " of a rinetd.conf" : "");
-	}
-	return finish(&c, r);
+	for (size_t i = 0; i < n; i++)
+		r = check_one(argv[i + 1], &c[i], n > 1) ?: r;
+	r = r ?: check_fleet(c, n);
+	for (size_t i = 0; i < n; i++)
+		config_close(&c[i]);
+	free(c);
+	return finish(r);
 }
 
 /* --- culvert convert --- */
@@ -298,11 +405,12 @@ int convert_run(int argc, char **argv)
 
 	if (argc == 2 && argv[1][0] != '-' && convert_foreign(argv[1], &r))
 		return r;
-	r = parse(argc, argv, config_read_any, &c);
+	r = parse(argc == 2 ? argv[1] : NULL, config_read_any, &c);
 
 	if (!r)
 		convert_write(stdout, argv[1], &c);
-	return finish(&c, r);
+	config_close(&c);
+	return finish(r);
 }
 
 /* --- descriptors that a configuration needs --- */

@@ -6,8 +6,9 @@
 #include "config/config.h"
 
 /*
- * The commands that read a configuration file and start nothing: `culvert check FILE` prints its
- * mistakes, `culvert convert FILE` prints it as a file with sections.  They return the exit code.
+ * The commands that read a configuration file and start nothing: `culvert check FILE...` prints
+ * mistakes, also those between the files of a fleet; `culvert convert FILE` prints it as a file with
+ * sections.  They return the exit code.
  */
 int check_run(int argc, char **argv);
 int convert_run(int argc, char **argv);

@@ -129,7 +129,7 @@ const struct request_key_def request_keys[KEYS] = {
 			  CHOICES(carrier_names) },
 	[KEY_ID] = { "id", "ID", "of this number, as `culvert sessions` shows", VALUE_IDS,
 		     .expected = WHOLE ", or several in an array" },
-	[KEY_ALL] = { "all", NULL, "all sessions", FLAG },
+	[KEY_ALL] = { "all", NULL, "all sessions, also those of other relays", FLAG },
 	[KEY_ENGINE] = { "engine", "ENGINE",
 			 "auto, graft, sockmap, splice, copy; default: as configured", VALUE_CHOICE,
 			 .expected = "auto, graft, sockmap, splice, copy or default",

@@ -400,10 +400,10 @@ static void daemon_end(struct daemon *d)
  */
 static uint64_t daemon_first_id(const char *relay)
 {
-	uint64_t number = (graft_tag(relay) & ID_RELAY_MASK) ?: 1;
 	uint64_t count = clock_real_ms() / 1000 << 12;
 
-	return number << ID_COUNTER_BITS | (count & ((UINT64_C(1) << ID_COUNTER_BITS) - 1));
+	return id_relay(relay) << ID_COUNTER_BITS |
+	       (count & ((UINT64_C(1) << ID_COUNTER_BITS) - 1));
 }
 
 int daemon_run(int argc, char **argv)

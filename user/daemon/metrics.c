@@ -325,10 +325,16 @@ static void add_sessions(struct scrape *s)
 	add_families(s, list, sizeof(list) / sizeof(list[0]));
 }
 
-/* Member KEY of O, as `culvert status` has it.  O is released. */
+/* Member KEY of O, as `culvert status` has it; 0 if O is NULL. */
+static double number_of(struct json_object *o, const char *key)
+{
+	return json_object_get_double(json_object_object_get(o, key));
+}
+
+/* The same.  O is released. */
 static double number_in(struct json_object *o, const char *key)
 {
-	double n = json_object_get_double(json_object_object_get(o, key));
+	double n = number_of(o, key);
 
 	json_object_put(o);
 	return n;
@@ -348,7 +354,7 @@ static void add_rest(struct scrape *s)
 	const struct actions *a = s->actions;
 	struct session_log *log = a->service->shared->session_log;
 	const struct sockmap *k = a->service->shared->kernel;
-	const struct standby *sb = a->standby;
+	struct json_object *sb = a->standby ? standby_json(a->standby) : NULL;
 	const struct family list[] = {
 		{ "culvert_errors_total", "counter",
 		  "What went wrong, by the causes of culvert status and of the session log.",
@@ -374,12 +380,23 @@ static void add_rest(struct scrape *s)
 		{ "culvert_kernel_memory_limit_bytes", "gauge",
 		  "The limit of kernel memory: kernel-memory.",
 		  .value = k ? (double)k->memory_limit : 0 },
+		{ "culvert_standby_owned", "gauge", "Sessions that this relay has itself.",
+		  .value = number_of(sb, "owned") },
+		{ "culvert_standby_helped", "gauge",
+		  "Sessions of other relays whose packets go by this one.",
+		  .value = number_of(sb, "helped") },
 		{ "culvert_standby_held", "gauge",
-		  "Sessions of other relays that wait for their addresses.",
-		  .value = sb ? standby_held(sb) : 0 },
+		  "Sessions of other relays, no packets of which have come here.",
+		  .value = number_of(sb, "held") },
+		{ "culvert_standby_orphans", "gauge",
+		  "Sessions, held or not, that no relay says to have.",
+		  .value = number_of(sb, "orphans") },
 		{ "culvert_standby_adopted_total", "counter",
 		  "Sessions of other relays that this relay has adopted.",
-		  .value = sb ? (double)sb->adopted : 0 },
+		  .value = number_of(sb, "adopted") },
+		{ "culvert_standby_refused_total", "counter",
+		  "Records of sessions that this relay cannot carry.",
+		  .value = number_of(sb, "refused") },
 		{ "culvert_standby_in_sync", "gauge",
 		  "1: the export has sent, or the import has received, all sessions.",
 		  .add = add_streams, .at = IN_SYNC },
@@ -398,6 +415,7 @@ static void add_rest(struct scrape *s)
 	};
 
 	add_families(s, list, sizeof(list) / sizeof(list[0]));
+	json_object_put(sb);
 }
 
 /* The caller frees it.  NULL: there is no memory. */

@@ -405,10 +405,13 @@ static void count(unsigned int *n, int by)
 
 static void stream(void *arg, const struct control *c, const struct request *req, int fd)
 {
-	bool exports = command_number(req->command) == COMMAND_EXPORT;
+	enum command_id id = command_number(req->command);
+	bool exports = id == COMMAND_EXPORT;
 	unsigned int *n = exports ? &all.exports : &all.imports;
 
 	(void)arg;
+	if (!exports && id != COMMAND_IMPORT)
+		return;
 	count(n, 1);
 	if (exports)
 		export_stream(c, fd);

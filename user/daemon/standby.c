@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/minmax.h"
 #include "datapath/graft/graft_tuple.h"
+#include "relay/session_syn.h"
 #include "relay/upstream_socket.h"
 
 #define LOOK_MS 50
@@ -314,6 +315,7 @@ struct json_object *standby_json(struct standby *sb)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
 
+	json_add_int(o, "owned", session_syn_live(sb->service->shared));
 	json_add_int(o, "held", standby_held(sb));
 	json_add_int(o, "helped", standby_count(sb, true));
 	json_add_int(o, "orphans", standby_count(sb, false));

@@ -63,6 +63,12 @@ struct shared {
 #define ID_COUNTER_BITS 37
 #define ID_RELAY_MASK 0xffff
 
+/* Two relays of a fleet need different numbers, see check_fleet(). */
+static inline uint64_t id_relay(const char *name)
+{
+	return (graft_tag(name) & ID_RELAY_MASK) ?: 1;
+}
+
 /*
  * A session of an earlier daemon or another relay has ID: new sessions get higher ids, unless it has
  * the number of another relay.  By any thread.
