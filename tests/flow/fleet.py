@@ -8,7 +8,7 @@ import random
 import time
 
 import pytest
-from fleet_rig import Fleet
+from fleet_rig import NAMES, Fleet
 from labkit import expect, wait_until
 
 pytestmark = pytest.mark.needs("ip", "nsenter", packages="demo", ipv6=True)
@@ -17,7 +17,8 @@ ENGINES = ("auto",)
 ALL = (("web", "e", 10), ("web", "i", 10), ("web", "d", 1), ("web", "u", 1), ("web", "h", 4),
        ("six", "e", 4), ("six", "i", 4), ("mixed", "e", 2), ("clear", "e", 3), ("clear", "i", 3),
        ("clear6", "e", 2))
-FLOWS = 4  # of UDP, in either family
+import os
+FLOWS = int(os.environ.get('FLOWS', '4'))  # of UDP, in either family
 
 
 class Trial(Fleet):
@@ -29,7 +30,7 @@ class Trial(Fleet):
         self.wait_ready(self.talks)
         self.crowd = self.flows(flows, "datagrams", "datagrams6")
         self.n = sum(talk.n for talk in self.talks) + len(self.crowd)
-        wait_until(lambda: self.ports() and len(self.owned()) == self.n,
+        wait_until(lambda: self.ports() is not None and len(self.owned()) == self.n,
                    lambda: f"{self.n} sessions: {self.sums()}")
         self.before = self.ports()
         self.wait_told(self.n)
@@ -37,6 +38,16 @@ class Trial(Fleet):
     def ports(self):
         """Of flows of UDP, as the server sees them.  Each has an answer."""
         return [client.who(tries=20) for client in self.crowd]
+
+    def stay(self, seconds):
+        """Nothing is lost in that time."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            expect(all(talk.poll() is None for talk in self.talks), "clients have ended")
+            time.sleep(0.1)
+        lost = {talk.name: did["lost"] for talk in self.talks if (did := self.say(talk, "tell"))["lost"]}
+        expect(not lost, f"lost: {lost}, {[self.why([port for port, *_ in l]) for l in lost.values()]}"
+               f" {self.sums()}")
 
     def end_all(self, lost=0):
         """As many are lost, and no relay keeps anything."""
@@ -47,7 +58,8 @@ class Trial(Fleet):
             talk.stdin.close()
         said = {talk.name: self.end_of(talk) for talk in self.talks}
         print(said, self.sums())
-        expect(sum(len(did["lost"]) for did in said.values()) == lost, f"lost: {said}")
+        ports = [port for did in said.values() for port, *_ in did["lost"]]
+        expect(len(ports) == lost, f"lost: {self.why(ports)}")
         for name in self.live():  # flows of UDP have no end
             for forward in "datagrams", "datagrams6":
                 self.relays[name].command("kill", "--forward", forward)
@@ -57,8 +69,9 @@ class Trial(Fleet):
 @pytest.fixture(params=("3 mesh", "3 reflectors", "4 mesh", "4 reflectors"))
 def trial(request, culvert, engine):
     n, way = request.param.split()
-    options = getattr(request.node.get_closest_marker("fleet"), "kwargs", {})
-    with Trial(culvert, int(n), 2 * (way == "reflectors"), engine=engine, **options) as the_trial:
+    mark = request.node.get_closest_marker("fleet")
+    with Trial(culvert, int(n), 2 * (way == "reflectors"), engine=engine,
+               **(mark.kwargs if mark else {})) as the_trial:
         yield the_trial
 
 
@@ -66,7 +79,7 @@ def test_power(trial):
     """A relay dies, routes leave it later, and it comes back."""
     trial.begin()
     trial.die("a")
-    time.sleep(0.3)  # what BFD takes
+    time.sleep(0.3)  # as long as BFD takes
     trial.route(trial.live())
     expect(trial.ports() == trial.before, f"ports at the server: {trial.before}, {trial.ports()}")
     trial.wait_owned(trial.n)
@@ -75,3 +88,109 @@ def test_power(trial):
     trial.route(trial.live())
     trial.wait_owned(trial.n)
     trial.end_all()
+
+
+def test_drain(trial):
+    """Routes leave a relay, which keeps what it has.  They come back."""
+    trial.begin()
+    for live in set(trial.live()) - {"a"}, set(trial.live()):
+        trial.route(live)
+        trial.stay(4)
+        expect(trial.ports() == trial.before,
+               f"ports at the server: {trial.before}, {trial.ports()}")
+    expect(not trial.adopted(), f"adopted: {trial.sums()}")
+    trial.end_all()
+
+
+def rehash(trial, seconds, seed):
+    """Next hops at random, each two seconds: nobody adopts."""
+    chance = random.Random(seed)
+    trial.begin(flows=0)
+    for _ in range(int(seconds / 2)):
+        trial.hop(chance)
+        trial.stay(2)
+    expect(not trial.adopted(), f"adopted: {trial.sums()}")
+    trial.route(trial.live())
+    trial.end_all()
+
+
+def test_rehash(trial, request):
+    rehash(trial, 10, request.config.option.seed)
+
+
+def test_storm(trial, request):
+    """`--storm SECONDS`"""
+    rehash(trial, request.config.option.storm, request.config.option.seed)
+
+
+def test_apart(trial):
+    """Every answer goes by another relay than the client's packets; the owner sees neither."""
+    trial.begin(flows=0)
+    trial.route("c", {name: "b" for name in NAMES})
+    trial.stay(4)
+    expect(not trial.adopted(), f"adopted: {trial.sums()}")
+    trial.end_all()
+
+
+@pytest.mark.fleet(lines=("idle-timeout = 4s", "keepalive = 2s"))
+def test_times_out(trial):
+    """Silent sessions end in time, working ones go on, though every packet goes by other relays."""
+    trial.begin((("web", "e", 6), ("six", "e", 4), ("web", "i", 6), ("six", "i", 4)), 0)
+    for turn in range(1, 5):
+        trial.route(trial.live(), {name: NAMES[(NAMES.index(name) + turn) % len(trial.names)]
+                                   for name in NAMES})
+        time.sleep(2)
+    expect(len(trial.owned()) == 10, f"owned: {trial.sums()}")
+    trial.end_all(10)
+
+
+@pytest.mark.fleet(lines=("keepalive = 5s",))
+def test_keepalive(trial):
+    """Those of a drained relay are probed, and live; what does not answer is ended."""
+    trial.begin((("web", "i", 8), ("six", "i", 4), ("web", "e", 4)), 0)
+    trial.route(set(trial.live()) - {"a"})
+    trial.stay(18)
+    trial.end_all()
+
+
+@pytest.mark.fleet(late="c")
+def test_join(trial):
+    """A relay that boots later carries at once what it is told."""
+    trial.begin()
+    trial.boot("c")
+    trial.join()
+    trial.wait_told(trial.n)
+    trial.route("c", {name: "c" for name in NAMES})
+    trial.stay(3)
+    expect(trial.ports() == trial.before, f"ports at the server: {trial.before}, {trial.ports()}")
+    trial.end_all()
+
+
+def test_partition(trial):
+    """A relay and the others do not hear each other, while routes change: each keeps the addresses."""
+    chance = random.Random(1)
+    trial.begin(flows=0)
+    trial.cut("a")
+    for _ in range(4):
+        trial.hop(chance)
+        trial.stay(2)
+    trial.cut()
+    trial.join()
+    trial.wait_owned(trial.n)
+    trial.route(trial.live())
+    trial.wait_owned(trial.n)
+    trial.end_all()
+
+
+def test_kill(trial):
+    """At any relay, by the number that all show."""
+    trial.begin((("web", "e", 6), ("six", "i", 4), ("clear", "e", 4), ("web", "i", 6)), 4)
+    trial.route(set(trial.live()) - {"a"})
+    trial.stay(1)
+    shown = {s["id"]: s for s in trial.ask("b", "sessions", "--all")["sessions"]}
+    expect(len(shown) == trial.n, f"{len(shown)} of {trial.n} are shown")
+    some = [id for id, s in shown.items() if s["protocol"] == "tcp"][::3]
+    said = trial.ask("b", "kill", *map(str, some))
+    expect(said["killed"] == len(some), f"kill: {said}")
+    wait_until(lambda: len(trial.owned()) == trial.n - len(some), "so many to be over")
+    trial.end_all(len(some))

@@ -233,6 +233,16 @@ class Fleet(Lab):
                 owners.setdefault((session["forward"], session["client"]), []).append(name)
         return owners
 
+    def why(self, ports):
+        """What the session logs of all relays say of clients with PORTS."""
+        return {port: [(name, e["time"][11:23], e["end"], e["duration_ms"],
+                        [flow["reason"] for flow in e["flows"]]) for name, relay in self.relays.items()
+                       for e in relay.ended() if e["client"].endswith(f":{port}")]
+                for port in ports}
+
+    def twice(self):
+        return {who: names for who, names in self.owned().items() if len(names) > 1}
+
     def sums(self):
         return {name: {"owned": len(self.ask(name, "sessions")["sessions"]),
                        **{key: self.standby(name)[key]
@@ -244,11 +254,8 @@ class Fleet(Lab):
 
     def wait_owned(self, n, seconds=15):
         """Each of N sessions has one owner."""
-        def twice():
-            return {who: names for who, names in self.owned().items() if len(names) > 1}
-
-        wait_until(lambda: len(self.owned()) == n and not twice(), lambda:
-                   f"{n} sessions with one owner each: {self.sums()}, not: {twice()}", seconds)
+        wait_until(lambda: len(self.owned()) == n and not self.twice(), lambda:
+                   f"{n} sessions with one owner each: {self.sums()}, not: {self.twice()}", seconds)
 
     def wait_told(self, n):
         """All relays know N sessions."""
