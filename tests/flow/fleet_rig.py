@@ -18,7 +18,8 @@ from udp_rig import Client
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "standby_peer.py")
 NAMES = "abcd"
 FAMILIES = "-4", "-6"
-VIP, SERVER, CLIENT = ("192.0.2.80", "2001:db8::80"), ("10.8.0.2", "fd08::2"), ("10.7.0.2", "fd07::2")
+VIP, SERVER = ("192.0.2.80", "2001:db8::80"), ("10.8.0.2", "fd08::2")
+CLIENT = "10.7.0.2", "fd07::2"
 # Where forwards listen, and their servers.
 FORWARDS = {"web": (VIP[0], 9100, SERVER[0], 7100), "six": (VIP[1], 9101, SERVER[1], 7100),
             "mixed": (VIP[1], 9102, SERVER[0], 7100),
@@ -68,19 +69,20 @@ class Fleet(Lab):
         subprocess.run(["sh", "-c", TAKE_DOWN, self.name], check=False)
 
     def ip(self, role, *lines, family=None):
-        subprocess.run(["ip", *[family] * bool(family), "-n", f"{self.name}-{role}", "-batch", "-"], check=True,
-                       text=True, input="\n".join(lines))
+        subprocess.run(["ip", *[family] * bool(family), "-n", f"{self.name}-{role}", "-batch", "-"],
+                       check=True, text=True, input="\n".join(lines))
 
     def _way_into(self, namespace):
         return "nsenter", f"--net=/run/netns/{self.name}-{namespace}"
 
     def add(self, role, *sysctls):
         subprocess.run(["ip", "netns", "add", f"{self.name}-{role}"], check=True)
-        subprocess.run([*self._way_into(role), "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1",
-                 "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0",
-                 "net.ipv4.conf.all.send_redirects=0", "net.ipv4.fib_multipath_hash_policy=1",
-                 "net.ipv6.fib_multipath_hash_policy=1", "net.ipv4.ip_nonlocal_bind=1",
-                 "net.ipv6.ip_nonlocal_bind=1", *sysctls], check=True)
+        values = ("net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1",
+                  "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0",
+                  "net.ipv4.conf.all.send_redirects=0", "net.ipv4.fib_multipath_hash_policy=1",
+                  "net.ipv6.fib_multipath_hash_policy=1", "net.ipv4.ip_nonlocal_bind=1",
+                  "net.ipv6.ip_nonlocal_bind=1", *sysctls)
+        subprocess.run([*self._way_into(role), "sysctl", "-qw", *values], check=True)
         self.ip(role, "link set lo up")
 
     def cable(self, one, two, network, last):

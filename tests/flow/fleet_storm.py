@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What may happen to a fleet, at random by `--seed`, for `--storm ROUNDS`, and all the time new sessions.
+"""What may happen to a fleet, at random by `--seed`, for `--storm ROUNDS`, while sessions begin.
 
 A session may be lost that was killed, or was younger than YOUNG at some event, or not grafted then.
 """
 
-import os
 import random
 import time
 
@@ -22,7 +21,8 @@ class Storm(Fleet):
     """The events, and what is known of sessions."""
 
     def begin(self, chance):
-        self.chance, self.talks, self.crowd = chance, [], self.flows(int(os.environ.get("FLOWS", "2")), "datagrams", "datagrams6")
+        self.chance, self.talks = chance, []
+        self.crowd = self.flows(2, "datagrams", "datagrams6")
         self.events = []  # (begin, end, what)
         self.exempt = {}  # client's port: why it may be lost
         self.killed, self.lost = set(), []
