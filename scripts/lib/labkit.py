@@ -342,6 +342,10 @@ class Lab:
         return {device: {what: int(count) for count, what in
                          (one.split(" ", 1) for one in text.split(", "))} for device, text in rows}
 
+    def _way_into(self, namespace):
+        """The begin of a command that is to run in NAMESPACE."""
+        return self._script, "exec", namespace
+
     def start(self, namespace, *command, **options):
         """Starts COMMAND in NAMESPACE; the process has its log file's path in `.log`.
 
@@ -352,7 +356,7 @@ class Lab:
             options.setdefault("stdout", output)
             options.setdefault("stderr", output)
             options.setdefault("stdin", subprocess.DEVNULL)
-            process = subprocess.Popen([self._script, "exec", namespace, *command],
+            process = subprocess.Popen([*self._way_into(namespace), *command],
                                        env=self._environment, start_new_session=True, **options)
         process.log = log
         process.title = os.path.basename(command[0])

@@ -18,7 +18,8 @@ def pytest_addoption(parser):
     add("--engine", action="append", help="in place of those of the test; may be repeated")
     add("--quick", action="store_true", help="only what belongs before each push")
     add("--storm", type=float, metavar="N",
-        help="the long run of a test in place of its cases: minutes of udp.py, seconds of upstreams.py")
+        help="the long run of a test in place of its cases: minutes of udp.py, rounds of "
+        "fleet_storm.py, else seconds")
     add("--seed", type=int, default=int(time.time()), help="of all that is done at random")
     add("--seconds", type=float, default=60.0, help="of random_operations.py")
     add("--sessions", type=int, help="of metrics.py, graft_wire.py, endurance.py")

@@ -10,6 +10,7 @@ A connection begins with the letter of its KIND:
   e  echo: what comes goes back
   d  download: the server sends the pattern until a byte comes, then ends
   u  upload: the server answers the end with how much came, and how much of it was wrong
+  n  "e" for two seconds at most, and then a new connection, again and again
   h  half: what comes goes back; the server answers the end, five seconds later, with "bye"
 
 A PROXY header (v2) before it is skipped.  "talk" keeps N connections, each to an address of its own
@@ -17,7 +18,8 @@ where ADDRESS is a network.  On stdin, one a line:
 "ask": idle ones (KIND "i", which is "e" to the server) say something; "fin": of "h": end; "gap":
 the longest gap is counted anew.  At the end of stdin all end.  It prints "ready", a line of JSON
 for each word, and one at the end:
-{"answered", "wrong", "reset", "silent", "ended", "bytes", "gap_ms"}.
+{"answered", "wrong", "reset", "silent", "ended", "bytes", "gap_ms", "lost": [[local port,
+when it began, "reset" or "silent"]]}.
 """
 
 import asyncio
@@ -127,6 +129,7 @@ class Clients:
         self.address, self.port, self.kind, self.sources = address, port, kind, sources
         self.did = collections.Counter()
         self.gap = 0.0
+        self.lost = []
         self.stop = asyncio.Event()
         self.fin = asyncio.Event()
         self.asked = asyncio.Event()
@@ -138,11 +141,11 @@ class Clients:
         r, w = await asyncio.open_connection(address, self.port, local_addr=source,
                                              limit=1 << 20)
         w.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        w.write(b"e" if self.kind == "i" else self.kind.encode())
+        w.write(b"e" if self.kind in "in" else self.kind.encode())
         if await asyncio.wait_for(r.readexactly(1), PATIENCE) != b"!":
             raise ConnectionResetError
         for _ in range(3):  # both ways, so that it can be grafted even if routes change meanwhile
-            if self.kind in "eih":
+            if self.kind in "eihn":
                 w.write(b"hello")
                 await asyncio.wait_for(r.readexactly(5), PATIENCE)
         return r, w
@@ -211,20 +214,37 @@ class Clients:
         w.write_eof()
         await self.expect_end(r, b"bye")
 
+    async def n(self, r, w):
+        end = time.monotonic() + 2 * random.random()
+        while not self.stop.is_set() and time.monotonic() < end:
+            await self.exchange(r, w)
+            await asyncio.sleep(0.02)
+        w.write_eof()
+        await self.expect_end(r)
+
     async def run(self, number, ready):
-        try:
-            r, w = await self.connect(number)
+        while True:
+            began, w = time.monotonic(), None
+            try:
+                r, w = await self.connect(number)
+                ready.release()
+                await getattr(self, self.kind)(r, w)
+                w.close()
+            except asyncio.TimeoutError:
+                self.lose("silent", w, began)
+            except (OSError, asyncio.IncompleteReadError):
+                self.lose("reset", w, began)
             ready.release()
-            await getattr(self, self.kind)(r, w)
-            w.close()
-        except asyncio.TimeoutError:
-            self.did["silent"] += 1
-        except (OSError, asyncio.IncompleteReadError):
-            self.did["reset"] += 1
-        ready.release()
+            if self.kind != "n" or self.stop.is_set():
+                return
+
+    def lose(self, how, w, began):
+        self.did[how] += 1
+        self.lost.append((w.get_extra_info("sockname")[1] if w else 0, began, how))
 
     def report(self):
-        print(json.dumps({"gap_ms": round(self.gap * 1000), **self.did}), flush=True)
+        print(json.dumps({"gap_ms": round(self.gap * 1000), "lost": self.lost, **self.did}),
+              flush=True)
 
     async def main(self, n):
         lines = asyncio.StreamReader()
