@@ -62,8 +62,11 @@ static __always_inline __u8 hindrance_of_flow(struct __sk_buff *skb, const struc
 	__u32 ways = graft_ways, known = READ_ONCE(f->other->way.ways);
 	__u8 why;
 
-	/* the way to the server may be dead, with no route changed: the stack finds another */
-	if (f->at == &f->u->at[0] && f->at_other->heard &&
+	/*
+	 * the way to the server may be dead, with no route changed: the stack finds another; or the
+	 * answers go by another relay
+	 */
+	if (f->at == &f->u->at[0] && f->at_other->heard && f->u->head.state != GRAFT_STANDBY &&
 	    is_silent(f->at_other, now, UDP_SILENT_TICKS) && has_socket(skb, p))
 		return f->at->why = GRAFT_SILENT;
 	/* without a socket the old way is better than none, unless IPsec policies changed */

@@ -107,7 +107,7 @@ void grafted_record(const struct grafted *h, struct graft_record *ret)
 		grafted_copy(&ret->tcp, graft_of(h->grafts, h->slot), sizeof(ret->tcp));
 }
 
-int grafted_import(struct graft_table *gs, struct graft_record *r, uint32_t *at)
+int grafted_import(struct graft_table *gs, struct graft_record *r, bool same_source, uint32_t *at)
 {
 	bool udp = record_is_udp(r), is_new = *at == NO_SLOT;
 	uint32_t slot;
@@ -122,7 +122,8 @@ int grafted_import(struct graft_table *gs, struct graft_record *r, uint32_t *at)
 	 * the port is tested after the import, because from then on no new session takes it; a
 	 * known flow keeps its port
 	 */
-	if (!udp || !is_new || !udp_port_is_used(record_leg(r, 1)->tuple.local_port))
+	if (!udp || !is_new || !same_source ||
+	    !udp_port_is_used(record_leg(r, 1)->tuple.local_port))
 		return 0;
 	h = grafted_at(gs, *at);
 	grafted_end(&h);
@@ -201,6 +202,23 @@ bool grafted_is_unowned(const struct grafted *h)
 	return !h->udp && h->state == GRAFTED_ACTIVE && graft_is_orphan(h->grafts, h->slot);
 }
 
+bool grafted_is_helped(const struct grafted *h)
+{
+	const volatile struct udp_flow *f = udp_flow_of(graft_table_udp(h->grafts), h->slot);
+
+	if (h->udp)
+		return h->state == GRAFTED_STANDBY && (f->at[0].packets || f->at[1].packets);
+	return grafted_is_unowned(h);
+}
+
+void grafted_hear(const struct grafted *h, struct graft_heard ret[2])
+{
+	if (h->udp)
+		udp_graft_hear(graft_table_udp(h->grafts), h->slot, ret);
+	else
+		graft_hear(h->grafts, h->slot, ret);
+}
+
 enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives, bool told)
 {
 	const volatile struct udp_flow *f = udp_flow_of(graft_table_udp(h->grafts), h->slot);
@@ -218,7 +236,8 @@ enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives, bool
 		return ARRIVAL_NONE;
 	if (graft_state_of(h->head) != GRAFT_DONE && !grafted_is_here(h))
 		return ARRIVAL_STRAY;
-	return told && !h->udp ? ARRIVAL_HELPED : ARRIVAL_DUE;
+	/* the sockets of a session carry what cannot be translated */
+	return told && !(h->udp && (f->at[0].why || f->at[1].why)) ? ARRIVAL_HELPED : ARRIVAL_DUE;
 }
 
 bool grafted_wants_sockets(const struct grafted *h)

@@ -43,10 +43,11 @@ void grafted_record(const struct grafted *h, struct graft_record *ret);
 
 /*
  * Enter the session of R as STANDBY.  The caller sets *AT to the place of an earlier session of R's
- * client, or to NO_SLOT; *AT becomes the place of R's session.  -EEXIST: a worker has the session;
+ * client, or to NO_SLOT; *AT becomes the place of R's session.  SAME_SOURCE: this relay connects to
+ * the server from the same address.  -EEXIST: a worker has the session;
  * -EADDRINUSE: another session, or a socket, has its tuple; -ENOSPC.  Imports do it, one at a time.
  */
-int grafted_import(struct graft_table *gs, struct graft_record *r, uint32_t *at);
+int grafted_import(struct graft_table *gs, struct graft_record *r, bool same_source, uint32_t *at);
 /*
  * End a session that no worker has.  A STANDBY session or a flow of UDP is taken out in silence.
  * Any other session is reset.
@@ -73,6 +74,10 @@ enum grafted_arrival {
 enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives, bool told);
 /* Packets come, and no worker here has the session. */
 bool grafted_is_unowned(const struct grafted *h);
+/* The same; or datagrams of a flow of another relay come, which stays STANDBY. */
+bool grafted_is_helped(const struct grafted *h);
+/* What was seen here of both ends. */
+void grafted_hear(const struct grafted *h, struct graft_heard ret[2]);
 /* The session needs new sockets before a worker can adopt it. */
 bool grafted_wants_sockets(const struct grafted *h);
 /* On the thread of W: a session of W takes the sockets that were made for it. */

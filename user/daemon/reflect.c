@@ -309,7 +309,9 @@ static bool send_all(struct sending *s, bool dumps)
 			const struct relay *relay = relay_of(k->origin);
 
 			s->number = k->number;
-			if (!relay || (dumps && passes_soon(&k->r)))
+			/* what a dead relay had is held, owned or over: living ones tell which */
+			if (!relay || (dumps && (passes_soon(&k->r) ||
+						 clock_ms() - relay->heard_ms >= TOLD_MS)))
 				continue;
 			send_relay(s, relay);
 			send_put(s, &k->r);

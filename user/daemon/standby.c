@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/minmax.h"
 #include "datapath/graft/graft_tuple.h"
+#include "datapath/graft/udp_graft.h"
 #include "relay/session_syn.h"
 #include "relay/upstream_socket.h"
 
@@ -30,7 +31,7 @@
 #define GONE_MS 10000 /* the least silence after which an orphan is probed */
 #define TOLD_MS 5000  /* a relay that is not heard for this time is dead */
 #define WAKE_MS 200   /* between two tries to wake a silent orphan, */
-#define WAKES 20      /* each of which succeeds once in so many: one relay is the first */
+#define WAKES 6       /* each of which succeeds once in so many: one relay is the first */
 #define LOST_MS 20000 /* without an exporter for this time: idle-timeout begins */
 #define REVIVE_MS 1000
 
@@ -123,10 +124,12 @@ static void standby_make_sockets(struct standby *sb, const struct grafted *h)
 /* Packets of H, which another relay has, go by this one. */
 static void standby_help(struct standby *sb, const struct grafted *h)
 {
-	if (graft_state_of(h->head) == GRAFT_DONE) { /* exports tell the end */
+	if (!h->udp && graft_state_of(h->head) == GRAFT_DONE) { /* exports tell the end */
 		graft_put(h->grafts, h->slot);
 		return;
 	}
+	if (h->udp)
+		udp_graft_help(graft_table_udp(h->grafts), h->slot);
 	if (bit_is(sb->helped, h->at))
 		return;
 	bit_set(sb->helped, h->at, true);
@@ -253,8 +256,8 @@ static void standby_on_look(struct timer *t)
 	standby_look_for_arrivals(sb);
 	if (standby_addresses_look(&sb->addresses))
 		shared_tell_news(sb->service->shared);
-	if (sb->moves != sb->addresses.moves) {
-		sb->moves = sb->addresses.moves;
+	if (sb->moves != sb->addresses.moves + sb->addresses.n_news) {
+		sb->moves = sb->addresses.moves + sb->addresses.n_news;
 		memset(sb->helped, 0, BITS_WORDS(grafted_places(sb->grafts)) * sizeof(*sb->helped));
 	}
 	if (began >= sb->wake_ms) {
@@ -296,7 +299,7 @@ unsigned int standby_held(const struct standby *sb)
 	unsigned int n = 0;
 
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++)
-		n += h.state == GRAFTED_STANDBY;
+		n += h.state == GRAFTED_STANDBY && !grafted_is_helped(&h);
 	return n;
 }
 
@@ -306,7 +309,7 @@ static unsigned int standby_count(struct standby *sb, bool told)
 	unsigned int n = 0;
 
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++)
-		if (grafted_is_unowned(&h) || (!told && h.state == GRAFTED_STANDBY))
+		if (grafted_is_helped(&h) || (!told && h.state == GRAFTED_STANDBY))
 			n += standby_is_told(sb, &h) == told;
 	return n;
 }
@@ -357,9 +360,9 @@ static bool standby_view(const struct standby *sb, const struct grafted *h,
 		.state = SESSION_OPEN,
 		.upstream = graft_tuple_address(&h->leg[UPSTREAM]->tuple, false),
 		.not_grafted = "",
-		.standby = !standby_is_told(sb, h)     ? "orphan" :
-			   h->state == GRAFTED_STANDBY ? "held" :
-							 "helped",
+		.standby = !standby_is_told(sb, h) ? "orphan" :
+			   grafted_is_helped(h)    ? "helped" :
+						     "held",
 	};
 	client_addr_set(&ret->client, &client.sa);
 	for (unsigned int dir = 0; dir < 2; dir++)

@@ -71,7 +71,7 @@ struct standby {
 
 	uint32_t own;     /* as `tag` of a stream; 0: `relay` is not set */
 	uint64_t *helped; /* owned: a bit for each place whose routes were looked up for help */
-	uint32_t moves;   /* of addresses, when these bits began */
+	uint32_t moves;   /* of addresses and routes, when these bits began */
 	uint64_t wake_ms; /* when silent orphans are woken next */
 	uint32_t chance;  /* a random number */
 

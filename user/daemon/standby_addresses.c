@@ -112,6 +112,7 @@ uint64_t standby_addresses_news(struct standby_addresses *w)
 	pthread_mutex_lock(&w->lock);
 	routes_forget(&w->routes);
 	w->news = true;
+	w->n_news++;
 	age = clock_ms() - w->looked_ms;
 	pthread_mutex_unlock(&w->lock);
 	return age;

@@ -21,8 +21,9 @@ struct standby_address {
 
 struct standby_addresses {
 	struct graft_table *grafts;
-	_Atomic uint32_t moves; /* of addresses */
-	pthread_mutex_t lock;   /* of the rest */
+	_Atomic uint32_t moves;  /* of addresses */
+	_Atomic uint32_t n_news; /* of addresses and routes */
+	pthread_mutex_t lock;    /* of the rest */
 	struct routes routes;
 	uint64_t looked_ms;
 	bool news;              /* since the last look; or an address is leaving */

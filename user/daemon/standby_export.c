@@ -144,7 +144,7 @@ static uint32_t export_key_helped(const struct grafted *h)
 	uint32_t flags;
 	uint64_t ns;
 
-	graft_hear(h->grafts, h->slot, heard);
+	grafted_hear(h, heard);
 	flags = heard[0].flags | (uint32_t)heard[1].flags << 2;
 	ns = larger(heard[0].ns, heard[1].ns);
 	return 1U << 31 | (uint32_t)((ns >> (flags ? 20 : 29)) << 4 | flags) << 2 | KEY_HELPED;
@@ -185,10 +185,13 @@ static uint32_t export_key_flow(const struct grafted *h)
  */
 static uint32_t export_key(struct standby *sb, const struct grafted *h)
 {
-	if (h->state == GRAFTED_STANDBY)
-		return h->head->alone_ms == ALONE_EXPIRED ? KEY_NONE :
-		       standby_is_told(sb, h)             ? KEY_TOLD :
-							    (sb->addresses.moves + 1) << 2;
+	if (h->state == GRAFTED_STANDBY) {
+		if (h->head->alone_ms == ALONE_EXPIRED)
+			return KEY_NONE;
+		if (!standby_is_told(sb, h))
+			return (sb->addresses.moves + 1) << 2;
+		return grafted_is_helped(h) ? export_key_helped(h) : KEY_TOLD;
+	}
 	if (h->state == GRAFTED_NOTHING || h->head->mirrored == GRAFT_OVER)
 		return KEY_NONE;
 	return h->udp ? export_key_flow(h) : export_key_session(h);
@@ -234,10 +237,10 @@ static void export_find_keys(struct standby *sb)
 /* H is a session of another relay: tell what was seen here. */
 static void export_heard(const struct grafted *h, struct graft_record *ret)
 {
-	*ret = (struct graft_record){ .kind = RECORD_HEARD,
-				      .client = h->leg[0]->tuple,
-				      .id = h->head->id };
-	graft_hear(h->grafts, h->slot, ret->heard);
+	*ret = (struct graft_record){
+		.kind = RECORD_HEARD, .udp = h->udp, .client = h->leg[0]->tuple, .id = h->head->id
+	};
+	grafted_hear(h, ret->heard);
 }
 
 /*
@@ -306,9 +309,12 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	if (was.key != KEY_NONE && was.key != KEY_TOLD &&
 	    (key == KEY_NONE || memcmp(&now->client, &was.client, sizeof(was.client)) != 0))
 		export_end(&h, &was, key, ret_end);
-	if (key == KEY_TOLD) {
-		if (was.key & KEY_OWNED) /* others may have heard this relay alone */
-			*ret = left;
+	if ((key & KEY_LOW) == KEY_HELPED) {
+		/* others may have heard this relay alone; a reflector keeps a record until its end */
+		if (was.key & KEY_OWNED || (was.key && !(was.key & KEY_LOW)))
+			*ret_end = left;
+		if (key != KEY_TOLD)
+			export_heard(&h, ret);
 		return;
 	}
 	if (key != KEY_NONE && h.state == GRAFTED_STANDBY && !grafted_is_here(&h)) {
@@ -318,8 +324,6 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 		grafted_record(&h, ret);
 		if (h.state == GRAFTED_STANDBY)
 			ret->kind = h.udp ? RECORD_HELD_UDP : RECORD_HELD_TCP;
-		else if (!h.udp && (key & KEY_LOW) == KEY_HELPED)
-			export_heard(&h, ret);
 	}
 }
 

@@ -17,19 +17,27 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "base/minmax.h"
+#include "datapath/graft/graft_tuple.h"
+#include "datapath/graft/udp_graft.h"
 #include "relay/upstream_socket.h"
 
 /* --- records, under both locks --- */
 
-/* Two relays have the session: that one keeps it which has heard of it more lately, else that of the lower id. */
+/*
+ * Two relays have the session: the one keeps it that has had data more lately, by a second; else the
+ * one of the lower id, or name.
+ */
 static bool import_yields(const struct stream *s, const struct grafted *h,
 			  const struct graft_record *r)
 {
 	const volatile struct graft_side *side = graft_of(h->grafts, h->slot)->side;
-	uint64_t mine = larger(side[0].data_ns, side[1].data_ns);
-	uint64_t its = larger(r->tcp.side[0].data_ns, r->tcp.side[1].data_ns);
-
 	bool first = r->head.id == h->head->id ? s->origin < s->sb->own : r->head.id < h->head->id;
+	uint64_t mine, its;
+
+	if (h->udp)
+		return first;
+	mine = larger(side[0].data_ns, side[1].data_ns);
+	its = larger(r->tcp.side[0].data_ns, r->tcp.side[1].data_ns);
 
 	return its > mine + NS_PER_S || (its + NS_PER_S > mine && first);
 }
@@ -40,7 +48,7 @@ static void import_compare(struct stream *s, const struct grafted *h, const stru
 	bool mine = !grafted_is_unowned(h);
 
 	bit_set(s->known, h->at, true);
-	if (r->kind != RECORD_TCP)
+	if (r->kind != RECORD_TCP && r->kind != RECORD_UDP)
 		return;
 	if (mine && !import_yields(s, h, r)) {
 		if (s->sb->own) /* the other one is to yield */
@@ -66,7 +74,7 @@ static bool import_is_other(const struct grafted *h, const struct graft_record *
 /* R is of a session some packets of which go by the peer. */
 static void import_heard(struct stream *s, const struct graft_record *r)
 {
-	uint32_t at = grafted_find(s->sb->grafts, false, &r->client);
+	uint32_t at = grafted_find(s->sb->grafts, r->udp, &r->client);
 	struct heard *heard;
 	struct grafted h;
 
@@ -75,6 +83,11 @@ static void import_heard(struct stream *s, const struct graft_record *r)
 	h = grafted_at(s->sb->grafts, at);
 	if (import_is_other(&h, r))
 		return;
+	if (h.udp) {
+		if (h.state == GRAFTED_ACTIVE)
+			udp_graft_merge(graft_table_udp(s->sb->grafts), h.slot, r->heard);
+		return;
+	}
 	heard = &s->sb->heard[h.slot];
 	if (heard->id != h.head->id)
 		*heard = (struct heard){ .id = h.head->id };
@@ -83,6 +96,15 @@ static void import_heard(struct stream *s, const struct graft_record *r)
 	if (h.state == GRAFTED_ACTIVE && !grafted_is_unowned(&h) &&
 	    graft_merge(s->sb->grafts, h.slot, heard->of))
 		shared_tell_news(s->sb->service->shared);
+}
+
+/* Does F connect to its server from the address of R's session? */
+static bool import_has_source(const struct forward *f, struct graft_record *r)
+{
+	struct addr its = graft_tuple_address(&record_leg(r, 1)->tuple, true);
+
+	addr_set_port(&its, addr_port(&f->conf->source));
+	return !f->conf->source.len || addr_equal(&its, &f->conf->source);
 }
 
 /*
@@ -110,13 +132,13 @@ static int import_session(struct stream *s, struct graft_record *r)
 	was = at = grafted_find(gs, record_is_udp(r), &record_leg(r, 0)->tuple);
 	if (was != NO_SLOT) {
 		h = grafted_at(gs, was);
-		if (!h.udp && h.state == GRAFTED_ACTIVE) {
+		if (h.state == GRAFTED_ACTIVE) {
 			import_compare(s, &h, r);
 			return 0;
 		}
 	}
 	if (was == NO_SLOT || !grafted_is_same(gs, was, r))
-		e = grafted_import(gs, r, &at);
+		e = grafted_import(gs, r, import_has_source(f, r), &at);
 	if (e && (e != -EEXIST || was == NO_SLOT)) /* -EEXIST: a worker has the session */
 		return e;
 	if (was != NO_SLOT && was != at)

@@ -163,14 +163,11 @@ static void record_any(struct codec *c, struct graft_record *r)
 		record_tcp(c, &r->tcp);
 	} else if (record_is_udp(r)) {
 		record_udp(c, &r->flow);
-	} else if (record_is_end(r)) {
+	} else if (record_is_end(r) || r->kind == RECORD_HEARD) {
 		FIELD(c, r->udp, 1);
 		record_tuple(c, &r->client);
 		r->id = record_number(c, r->id, 8);
-	} else if (r->kind == RECORD_HEARD) {
-		record_tuple(c, &r->client);
-		r->id = record_number(c, r->id, 8);
-		for (int i = 0; i < 2; i++)
+		for (int i = 0; i < 2 && r->kind == RECORD_HEARD; i++)
 			record_heard(c, &r->heard[i]);
 	} else if (r->kind == RECORD_PORTS) {
 		FIELD(c, r->ports[0], 2);

@@ -38,7 +38,7 @@ enum record_kind {
 #define RECORD_NAME_MAX 64
 #define RECORD_MAX 256 /* bytes; 200 for a session that never went back to its sockets */
 
-/* What a relay has seen of one end of a session.  Numbers are those of that end. */
+/* What a relay has seen of one end of a session.  Numbers are those of that end; UDP has none. */
 struct graft_heard {
 	uint64_t ns; /* CLOCK_MONOTONIC of its last packet; 0: none */
 	uint32_t end, acked;
@@ -50,7 +50,7 @@ struct graft_heard {
 
 struct graft_record {
 	enum record_kind kind;
-	bool udp; /* GONE, LEFT, KILLED, END, FORWARD */
+	bool udp; /* HEARD, GONE, LEFT, KILLED, END, FORWARD */
 	union {
 		struct {                           /* HEARD, GONE, LEFT, KILLED, END */
 			struct graft_tuple client; /* the tuple of the client's packets */

@@ -179,10 +179,47 @@ void udp_graft_part(struct udp_table *us, uint32_t slot)
 {
 	pthread_mutex_lock(&us->lock);
 	if (us->flows[slot].head.state) {
+		if (us->flows[slot].head.mirrored == GRAFT_YIELD)
+			us->flows[slot].head.mirrored = GRAFT_CAME;
 		udp_flow_stand_by(us, &us->flows[slot]);
 		udp_slot_set_state(us, slot, GRAFT_STANDBY);
 	}
 	pthread_mutex_unlock(&us->lock);
+}
+
+void udp_graft_help(struct udp_table *us, uint32_t slot)
+{
+	pthread_mutex_lock(&us->lock);
+	for (int leg = 0; leg < 2 && us->flows[slot].head.state == GRAFT_STANDBY; leg++)
+		__atomic_store_n(&us->flows[slot].at[leg].word, UDP_ACTIVE, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&us->lock);
+}
+
+void udp_graft_hear(const struct udp_table *us, uint32_t slot, struct graft_heard ret[2])
+{
+	const volatile struct udp_flow *f = &us->flows[slot];
+
+	for (int leg = 0; leg < 2; leg++) {
+		uint64_t ago = udp_ticks() - f->at[leg].heard; /* ticks wrap */
+
+		ret[leg] = (struct graft_heard){ 0 };
+		if (f->at[leg].packets)
+			ret[leg].ns = clock_ns() - (ago << UDP_TICK_SHIFT);
+	}
+}
+
+void udp_graft_merge(struct udp_table *us, uint32_t slot, const struct graft_heard heard[2])
+{
+	for (int leg = 0; leg < 2; leg++) {
+		uint32_t *at = &us->flows[slot].at[leg].heard;
+		uint32_t was = __atomic_load_n(at, __ATOMIC_RELAXED);
+		uint32_t is = (uint32_t)(heard[leg].ns >> UDP_TICK_SHIFT) | 1;
+
+		/* the program writes, too: what is later counts */
+		if ((int32_t)(is - was) > 0 && (int32_t)(is - udp_ticks()) <= 0)
+			__atomic_compare_exchange_n(at, &was, is, false, __ATOMIC_RELAXED,
+						    __ATOMIC_RELAXED);
+	}
 }
 
 void udp_graft_adopt(struct udp_table *us, uint32_t slot)

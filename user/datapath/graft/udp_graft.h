@@ -54,6 +54,12 @@ void udp_graft_part(struct udp_table *us, uint32_t slot);
  * has one; -ENOSPC.
  */
 int udp_graft_import(struct udp_table *us, const struct udp_flow *f, uint32_t *ret_slot);
+/* Datagrams of SLOT, which is STANDBY, are translated, though some have passed. */
+void udp_graft_help(struct udp_table *us, uint32_t slot);
+/* When datagrams of SLOT were translated here last, by leg; the rest of RET is 0. */
+void udp_graft_hear(const struct udp_table *us, uint32_t slot, struct graft_heard ret[2]);
+/* Another relay has HEARD the ends of SLOT, by leg: that counts as heard here. */
+void udp_graft_merge(struct udp_table *us, uint32_t slot, const struct graft_heard heard[2]);
 /* The flow of SLOT is a session's from now on. */
 void udp_graft_adopt(struct udp_table *us, uint32_t slot);
 /* T is a tuple of a flow that is STANDBY.  US may be NULL, as in the next function. */

@@ -382,9 +382,10 @@ void udp_sessions_follow_news(struct worker *w)
 	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
 		const volatile struct udp_flow *f = udp_slot_of(s);
 
-		/* its address has left, and another relay knows it */
-		if (f->head.mirrored &&
-		    !graft_table_has_address(w->shared->grafts, &f->leg[CLIENT].tuple.local))
+		/* another relay knows it, and its address has left; or that relay has it, too */
+		if (f->head.mirrored == GRAFT_YIELD ||
+		    (f->head.mirrored &&
+		     !graft_table_has_address(w->shared->grafts, &f->leg[CLIENT].tuple.local)))
 			udp_session_end(s, SESSION_MOVED);
 		else if (udp_server_is_lost(s))
 			udp_session_end(s, CAUSE_UPSTREAM_LOST);
