@@ -362,7 +362,7 @@ void take_over_grafts(struct take_over *t, struct graft_table *gs)
 		if (r.kind != HANDED_GRAFT || (pins && r.of == pins) ||
 		    record_unpack(r.at, r.size, clock_ns(), &g, &why) <= 0 || g.kind != RECORD_TCP)
 			continue;
-		if (grafted_import(gs, &g, &at)) {
+		if (grafted_import(gs, &g, true, &at)) {
 			t->refused++;
 			continue;
 		}

@@ -7,6 +7,7 @@
 
 #include "base/addr.h"
 #include "udp_contract.h"
+#include "datapath/graft/standby_record.h"
 
 /*
  * Flows of UDP at packet level: slots and words; include/udp_contract.h explains them.
