@@ -27,6 +27,14 @@ FORWARDS = {"web": (VIP[0], 9100, SERVER[0], 7100), "six": (VIP[1], 9101, SERVER
             "datagrams": (VIP[0], 9153, SERVER[0], 7153),
             "datagrams6": (VIP[1], 9154, SERVER[1], 7153)}
 SOURCE = {name: (f"10.9.0.{i + 1}", f"fd09::{i + 1}") for i, name in enumerate(NAMES)}
+# A refused connection.
+MEET = """import socket, sys
+try:
+    socket.create_connection((sys.argv[1], 1), 0.5)
+except ConnectionRefusedError:
+    sys.exit(0)
+except OSError:
+    sys.exit(1)"""
 # All of these, and no daemons in them, are gone.
 TAKE_DOWN = """for ns in /run/netns/"$0"-*; do
 ip netns pids "${ns##*/}" | xargs -r kill -9; ip netns delete "${ns##*/}"; done"""
@@ -164,6 +172,16 @@ class Fleet(Lab):
             text += "\n".join(lines)
         self.relays[name] = Daemon(self, self.program, self.engine, (), "--config",
                                    self.write(f"{name}.conf", text), namespace=name)
+
+        self.meet(name)
+
+    def meet(self, name):
+        """Both routers find their neighbour: else a SYN that is sent again takes another next hop (IPv6)."""
+        for side in 1, 2:
+            for family in FAMILIES:
+                wait_until(lambda: not subprocess.run(
+                    [*self._way_into(f"r{side}"), sys.executable, "-c", MEET,
+                     via(side, name, family)], check=False).returncode, f"r{side} to meet {name}")
 
     def reflect(self, name):
         """A reflector begins."""
