@@ -62,16 +62,34 @@ __attribute__((no_sanitize("thread"))) void graft_hear(const struct graft_table 
 	}
 }
 
+#define HEARD_ABOUT (500 * NS_PER_MS)
+
 void graft_heard_note(struct graft_heard *h, const struct graft_heard *new)
 {
-	bool first = !h->ns;
-	uint32_t from = h->end, acked_to = h->acked;
+	struct graft_heard was = *h;
 
-	if (new->ns <= h->ns)
+	if (!new->ns || new->ns + HEARD_ABOUT < was.ns)
 		return;
 	*h = *new;
-	h->from = first ? new->end : from;
-	h->acked_to = first ? new->acked : acked_to;
+	if (!was.ns) {
+		h->from = new->end;
+		h->acked_to = new->acked;
+		return;
+	}
+	h->from = was.end;
+	h->acked_to = was.acked;
+	if (new->ns > was.ns + HEARD_ABOUT)
+		return;
+	/* records take their time to come, so either may be the later one */
+	h->ns = larger(h->ns, was.ns);
+	if ((int32_t)(was.acked - h->acked) > 0)
+		h->acked = was.acked;
+	if ((int32_t)(was.end - h->end) > 0) {
+		h->end = was.end;
+		h->flags = 0;
+	}
+	if (was.end == h->end)
+		h->flags |= was.flags;
 }
 
 /* Are A to B and C to D, ranges of numbers of one stream, at most WINDOW apart? */
