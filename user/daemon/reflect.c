@@ -75,12 +75,17 @@ static int class_of(const struct graft_record *r)
 
 static bool passes_soon(const struct graft_record *r)
 {
-	return record_is_end(r) || r->kind == RECORD_HEARD;
+	return record_is_short(r);
 }
 
 static struct graft_tuple tuple_of(struct graft_record *r)
 {
-	return record_is_end(r) ? r->client : record_leg(r, 0)->tuple;
+	return record_is_short(r) ? r->client : record_leg(r, 0)->tuple;
+}
+
+static bool is_of_udp(const struct graft_record *r)
+{
+	return record_is_short(r) ? r->udp : record_is_udp(r);
 }
 
 static bool is_same(struct graft_record *a, struct graft_record *b)
@@ -93,8 +98,7 @@ static bool is_same(struct graft_record *a, struct graft_record *b)
 		return a->named.tag == b->named.tag;
 	x = tuple_of(a);
 	y = tuple_of(b);
-	return !memcmp(&x, &y, sizeof(x)) && (record_is_end(a) ? a->udp : record_is_udp(a)) ==
-						     (record_is_end(b) ? b->udp : record_is_udp(b));
+	return !memcmp(&x, &y, sizeof(x)) && is_of_udp(a) == is_of_udp(b);
 }
 
 static struct kept_bucket *bucket_of(struct graft_record *r)

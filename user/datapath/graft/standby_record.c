@@ -163,7 +163,7 @@ static void record_any(struct codec *c, struct graft_record *r)
 		record_tcp(c, &r->tcp);
 	} else if (record_is_udp(r)) {
 		record_udp(c, &r->flow);
-	} else if (record_is_end(r) || r->kind == RECORD_HEARD) {
+	} else if (record_is_short(r)) {
 		FIELD(c, r->udp, 1);
 		record_tuple(c, &r->client);
 		r->id = record_number(c, r->id, 8);
@@ -213,7 +213,7 @@ static const char *record_fault(struct graft_record *r)
 
 	if (r->kind == RECORD_NONE)
 		return "its kind is 0";
-	if (record_is_end(r) || r->kind == RECORD_HEARD)
+	if (record_is_short(r))
 		a = b = &r->client;
 	else if (!record_is_tcp(r) && !record_is_udp(r))
 		return NULL;

@@ -84,6 +84,12 @@ static inline bool record_is_udp(const struct graft_record *r)
 	return r->kind == RECORD_UDP || r->kind == RECORD_HELD_UDP;
 }
 
+/* R has no more of its session than its name: `udp`, `client` and `id`. */
+static inline bool record_is_short(const struct graft_record *r)
+{
+	return record_is_end(r) || r->kind == RECORD_HEARD;
+}
+
 /* Of a session: 0 to the client, 1 to the server. */
 struct graft_leg *record_leg(struct graft_record *r, int i);
 
