@@ -36,11 +36,13 @@ static enum grafted_state grafted_state(const struct graft_head *head)
 
 struct grafted grafted_at(struct graft_table *gs, uint32_t at)
 {
-	uint32_t n = graft_table_total(gs), slot = at % n;
+	uint32_t n = graft_table_total(gs), slot = at < n ? at : at - n;
 	struct graft_entry *g = (struct graft_entry *)graft_of(gs, slot);
 	struct udp_flow *f = (struct udp_flow *)udp_flow_of(graft_table_udp(gs), slot);
 	struct grafted h = { .at = at, .udp = at >= n, .slot = slot, .grafts = gs };
 
+	/* loops over thousands of sessions wait for memory more than for anything else */
+	__builtin_prefetch((const char *)g + 16 * sizeof(*g));
 	h.head = h.udp ? &f->head : &g->head;
 	h.leg[0] = h.udp ? &f->leg[0] : &g->side[0].leg;
 	h.leg[1] = h.udp ? &f->leg[1] : &g->side[1].leg;
@@ -219,7 +221,7 @@ void grafted_hear(const struct grafted *h, struct graft_heard ret[2])
 		graft_hear(h->grafts, h->slot, ret);
 }
 
-enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives, bool told)
+enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives)
 {
 	const volatile struct udp_flow *f = udp_flow_of(graft_table_udp(h->grafts), h->slot);
 	bool arrived, waits;
@@ -237,7 +239,7 @@ enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives, bool
 	if (graft_state_of(h->head) != GRAFT_DONE && !grafted_is_here(h))
 		return ARRIVAL_STRAY;
 	/* the sockets of a session carry what cannot be translated */
-	return told && !(h->udp && (f->at[0].why || f->at[1].why)) ? ARRIVAL_HELPED : ARRIVAL_DUE;
+	return h->udp && (f->at[0].why || f->at[1].why) ? ARRIVAL_STUCK : ARRIVAL_DUE;
 }
 
 bool grafted_wants_sockets(const struct grafted *h)

@@ -57,7 +57,7 @@ bool standby_is_told(const struct standby *sb, const struct grafted *h)
 
 	for (int i = 0; source && i < STREAMS_MAX && (tag = atomic_load(&sb->relays[i].tag)); i++)
 		if (tag == source)
-			return clock_ms() - atomic_load(&sb->relays[i].heard_ms) < TOLD_MS;
+			return sb->now_ms < atomic_load(&sb->relays[i].heard_ms) + TOLD_MS;
 	return false;
 }
 
@@ -121,6 +121,14 @@ static void standby_make_sockets(struct standby *sb, const struct grafted *h)
 	graft_give_sockets(h->grafts, h->slot, fds);
 }
 
+/* A worker has to adopt H. */
+static bool standby_is_due(const struct standby *sb, const struct grafted *h)
+{
+	enum grafted_arrival arrival = grafted_arrival(h, sb->revives);
+
+	return arrival == ARRIVAL_STUCK || (arrival == ARRIVAL_DUE && !standby_is_told(sb, h));
+}
+
 /* Packets of H, which another relay has, go by this one. */
 static void standby_help(struct standby *sb, const struct grafted *h)
 {
@@ -149,15 +157,16 @@ static bool standby_prepare(struct standby *sb)
 	bool some = false;
 
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
-		enum grafted_arrival arrival = grafted_arrival(&h, sb->revives,
-							       standby_is_told(sb, &h));
+		enum grafted_arrival arrival = grafted_arrival(&h, sb->revives);
 
-		some = some || arrival >= ARRIVAL_BARE;
-		if (arrival == ARRIVAL_HELPED)
-			standby_help(sb, &h);
 		if (arrival == ARRIVAL_STRAY)
 			grafted_stand_by(&h);
-		if (arrival != ARRIVAL_DUE)
+		if (arrival == ARRIVAL_DUE && standby_is_told(sb, &h)) {
+			standby_help(sb, &h);
+			continue;
+		}
+		some = some || arrival >= ARRIVAL_BARE;
+		if (arrival < ARRIVAL_DUE)
 			continue;
 		pthread_mutex_lock(&sb->lock);
 		standby_addresses_find_routes(&sb->addresses, &h);
@@ -165,7 +174,7 @@ static bool standby_prepare(struct standby *sb)
 	}
 	for (struct grafted h = { 0 }; some && grafted_next(sb->grafts, &h); h.at++)
 		if (grafted_wants_sockets(&h) &&
-		    grafted_arrival(&h, sb->revives, standby_is_told(sb, &h)) >= ARRIVAL_BARE)
+		    (standby_is_due(sb, &h) || grafted_arrival(&h, sb->revives) == ARRIVAL_BARE))
 			standby_make_sockets(sb, &h);
 	return some;
 }
@@ -183,6 +192,7 @@ static void standby_adopt(struct standby *sb, struct worker *w, const struct gra
 	r = grafted_adopt(h, w, &sb->service->forwards);
 	if (!r) {
 		h->head->source = 0;
+		bit_set(sb->rests, h->at, false);
 		sb->adopted++;
 		return;
 	}
@@ -203,8 +213,7 @@ static void standby_adopt_all(struct worker *w, const void *arg)
 
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
 		grafted_revive(&h, w);
-		if (grafted_arrival(&h, sb->revives, standby_is_told(sb, &h)) == ARRIVAL_DUE &&
-		    grafted_is_of(&h, w) && !grafted_wants_sockets(&h))
+		if (standby_is_due(sb, &h) && grafted_is_of(&h, w) && !grafted_wants_sockets(&h))
 			standby_adopt(sb, w, &h);
 	}
 }
@@ -253,6 +262,7 @@ static void standby_on_look(struct timer *t)
 	struct standby *sb = container_of(t, struct standby, look);
 	uint64_t began = clock_ms();
 
+	sb->now_ms = began;
 	standby_look_for_arrivals(sb);
 	if (standby_addresses_look(&sb->addresses))
 		shared_tell_news(sb->service->shared);
@@ -420,6 +430,7 @@ int standby_open(struct standby *sb, struct service *r)
 	sb->helped = allocated(calloc(BITS_WORDS(grafted_places(sb->grafts)), sizeof(*sb->helped)));
 	sb->keys = allocated(calloc(grafted_places(sb->grafts), sizeof(*sb->keys)));
 	sb->keyed = allocated(calloc(BITS_WORDS(grafted_places(sb->grafts)), sizeof(*sb->keyed)));
+	sb->rests = allocated(calloc(BITS_WORDS(grafted_places(sb->grafts)), sizeof(*sb->rests)));
 	pthread_mutex_init(&sb->keys_lock, NULL);
 	sb->heard = allocated(calloc(graft_table_total(sb->grafts), sizeof(*sb->heard)));
 	pthread_mutex_init(&sb->lock, NULL);

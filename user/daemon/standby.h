@@ -22,9 +22,8 @@ struct standby;
 #define CONDEMNED_MAX 1024 /* that an export may lag behind */
 #define STREAMS_MAX 64     /* two for each other relay, as a rule */
 
-/* The state of a place as an export has sent it last. */
+/* The session of a place as an export has sent it last. */
 struct exported {
-	uint32_t key; /* changes with the record of the place; 0: there is none */
 	struct graft_tuple client;
 	uint64_t id;
 };
@@ -48,7 +47,9 @@ struct stream {
 	const struct control *control;
 	int fd;
 	uint64_t *known;           /* a bit for each place of grafted.h: exported, or imported */
-	struct exported *exported; /* of an export, by place; keys: by imports, too */
+	struct exported *exported; /* of an export, by place */
+	uint32_t *keys;            /* the same; each changes with the record of its place; 0: there
+				    * is none.  By imports, too */
 	unsigned int changes;      /* of the configuration, that an export has told */
 	uint64_t condemned;        /* how many of sb->condemned it has told */
 	uint64_t after_ns, now_ns; /* of an export: least age of a session; time of the look */
@@ -61,6 +62,7 @@ struct standby {
 	struct graft_table *grafts;
 	struct standby_addresses addresses; /* has its own lock */
 	_Atomic uint64_t adopted, refused;
+	_Atomic uint64_t now_ms; /* when the last look began */
 
 	/* of the thread that reloads */
 	struct timer look;
@@ -85,6 +87,8 @@ struct standby {
 	pthread_mutex_t keys_lock;
 	uint32_t *keys;
 	uint64_t *keyed, keys_ms;
+	unsigned int keys_looks;
+	uint64_t *rests; /* a bit for each place whose key may wait: another relay has the session */
 
 	/* the last sessions of other relays that `culvert kill` here has named; under `lock` */
 	struct {

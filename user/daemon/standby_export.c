@@ -20,6 +20,8 @@
 #include "relay/upstream_socket.h"
 
 #define EXPORT_LOOK_MS 50
+#define EXPORT_RESTS 4    /* looks, at the last of which held sessions of others are seen, too */
+#define EXPORT_EARLY_MS 5 /* so that a single export finds all keys itself */
 #define EXPORT_ALIVE_MS 1000
 
 /* --- records on their way --- */
@@ -115,8 +117,8 @@ static bool export_forwards(struct stream *s)
 static void export_clear(struct standby *sb, uint32_t at, uint32_t bits)
 {
 	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
-		if (s->exported)
-			__atomic_fetch_and(&s->exported[at].key, ~bits, __ATOMIC_RELAXED);
+		if (s->keys)
+			__atomic_fetch_and(&s->keys[at], ~bits, __ATOMIC_RELAXED);
 }
 
 void standby_export_again(struct standby *sb, uint32_t at)
@@ -218,15 +220,22 @@ static void export_find_keys(struct standby *sb)
 	uint32_t n = grafted_places(sb->grafts);
 
 	pthread_mutex_lock(&sb->keys_lock);
-	if (clock_ms() - sb->keys_ms >= EXPORT_LOOK_MS / 2) {
+	if (clock_ms() - sb->keys_ms >= EXPORT_LOOK_MS - EXPORT_EARLY_MS) {
 		for (uint32_t at = 0; bit_next(used, sb->keyed, n, &at); at++) {
-			struct grafted h = grafted_at(sb->grafts, at);
-			uint32_t key = export_key(sb, &h);
+			struct grafted h;
+			uint32_t key;
 
+			if (bit_is(sb->rests, at) && sb->keys_looks % EXPORT_RESTS)
+				continue;
+			h = grafted_at(sb->grafts, at);
+			key = export_key(sb, &h);
+			if (bit_is(sb->rests, at) != (key == KEY_TOLD))
+				bit_set(sb->rests, at, key == KEY_TOLD);
 			__atomic_store_n(&sb->keys[at], key, __ATOMIC_RELAXED);
 			if (bit_is(sb->keyed, at) != (key != KEY_NONE))
 				bit_set(sb->keyed, at, key != KEY_NONE);
 		}
+		sb->keys_looks++;
 		sb->keys_ms = clock_ms();
 	}
 	pthread_mutex_unlock(&sb->keys_lock);
@@ -245,10 +254,10 @@ static void export_heard(const struct grafted *h, struct graft_record *ret)
 
 /*
  * Place H has exported the session WAS, and exports it no more: make the record of its end.  If
- * another place exports the session now, there is no such record.  NOW is the key of H.
+ * another place exports the session now, there is no such record.  NOW is the key of H, and was WAS_KEY.
  */
-static void export_end(const struct grafted *h, const struct exported *was, uint32_t now,
-		       struct graft_record *ret)
+static void export_end(const struct grafted *h, const struct exported *was, uint32_t was_key,
+		       uint32_t now, struct graft_record *ret)
 {
 	struct grafted other = { .at = grafted_find(h->grafts, h->udp, &was->client) };
 	bool expired = h->state == GRAFTED_STANDBY && now == KEY_NONE;
@@ -256,7 +265,7 @@ static void export_end(const struct grafted *h, const struct exported *was, uint
 	const volatile struct graft_entry *g = h->udp ? NULL : graft_of(h->grafts, h->slot);
 
 	/* ends are the owner's to tell, but FINs and a reset may have gone by here alone */
-	if ((was->key & KEY_LOW) == KEY_HELPED) {
+	if ((was_key & KEY_LOW) == KEY_HELPED) {
 		if (same && g &&
 		    (g->side[0].reset || g->side[1].reset ||
 		     (g->side[0].fin == GRAFT_FIN_ACKED && g->side[1].fin == GRAFT_FIN_ACKED)))
@@ -266,7 +275,7 @@ static void export_end(const struct grafted *h, const struct exported *was, uint
 	if (other.at != h->at && other.at != NO_SLOT) {
 		other = grafted_at(h->grafts, other.at);
 		/* the session has ended here, and its copy has come back from the peer meanwhile */
-		if (now != KEY_NONE || !(was->key & KEY_OWNED) || other.state != GRAFTED_STANDBY)
+		if (now != KEY_NONE || !(was_key & KEY_OWNED) || other.state != GRAFTED_STANDBY)
 			return;
 		grafted_end(&other);
 	}
@@ -290,13 +299,14 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 {
 	struct grafted h = grafted_at(s->sb->grafts, at);
 	struct exported *now = &s->exported[at], was = *now;
+	uint32_t was_key = __atomic_load_n(&s->keys[at], __ATOMIC_RELAXED);
 	uint32_t key = export_key(s->sb, &h);
 	const struct graft_record left = {
 		.kind = RECORD_LEFT, .udp = h.udp, .client = h.leg[0]->tuple, .id = h.head->id
 	};
 
-	if (key == was.key || graft_state_of(h.head) == GRAFT_SETTING ||
-	    (key & KEY_OWNED && was.key == KEY_NONE && export_is_young(s, &h)))
+	if (key == was_key || graft_state_of(h.head) == GRAFT_SETTING ||
+	    (key & KEY_OWNED && was_key == KEY_NONE && export_is_young(s, &h)))
 		return;
 	if (key != KEY_NONE &&
 	    !standby_addresses_follow(&s->sb->addresses, &h.leg[0]->tuple.local)) {
@@ -304,14 +314,15 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 					 "not exported");
 		key = KEY_NONE;
 	}
-	*now = (struct exported){ .key = key, .client = h.leg[0]->tuple, .id = h.head->id };
+	__atomic_store_n(&s->keys[at], key, __ATOMIC_RELAXED);
+	*now = (struct exported){ .client = h.leg[0]->tuple, .id = h.head->id };
 	bit_set(s->known, at, key != KEY_NONE);
-	if (was.key != KEY_NONE && was.key != KEY_TOLD &&
+	if (was_key != KEY_NONE && was_key != KEY_TOLD &&
 	    (key == KEY_NONE || memcmp(&now->client, &was.client, sizeof(was.client)) != 0))
-		export_end(&h, &was, key, ret_end);
+		export_end(&h, &was, was_key, key, ret_end);
 	if ((key & KEY_LOW) == KEY_HELPED) {
 		/* others may have heard this relay alone; a reflector keeps a record until its end */
-		if (was.key & KEY_OWNED || (was.key && !(was.key & KEY_LOW)))
+		if (was_key & KEY_OWNED || (was_key && !(was_key & KEY_LOW)))
 			*ret_end = left;
 		if (key != KEY_TOLD)
 			export_heard(&h, ret);
@@ -338,7 +349,7 @@ static bool export_all(struct stream *s)
 	s->now_ns = clock_ns();
 	for (uint32_t at = 0; bit_next(used, s->known, n, &at); at++) {
 		if (__atomic_load_n(&s->sb->keys[at], __ATOMIC_RELAXED) ==
-		    __atomic_load_n(&s->exported[at].key, __ATOMIC_RELAXED))
+		    __atomic_load_n(&s->keys[at], __ATOMIC_RELAXED))
 			continue;
 		end.kind = now.kind = RECORD_NONE;
 		pthread_mutex_lock(&s->sb->lock);

@@ -98,8 +98,9 @@ struct stream *stream_open(struct standby *sb, const struct control *c, int fd, 
 			      .tag = name ? graft_tag(name) | 1 : 0, /* 0 is none */
 			      .origin = name ? graft_tag(name) | 1 : 0,
 			      .known = calloc(BITS_WORDS(n), sizeof(*new.known)),
-			      .exported = name ? NULL : calloc(n, sizeof(*new.exported)) };
-	bool ready = new.known && (name || new.exported);
+			      .exported = name ? NULL : calloc(n, sizeof(*new.exported)),
+			      .keys = name ? NULL : calloc(n, sizeof(*new.keys)) };
+	bool ready = new.known && (name || (new.exported &&new.keys));
 	struct stream *s = sb->streams;
 
 	snprintf(new.name, sizeof(new.name), "%s", name ?: "");
@@ -113,6 +114,7 @@ struct stream *stream_open(struct standby *sb, const struct control *c, int fd, 
 	if (!ready) {
 		free(new.known);
 		free(new.exported);
+		free(new.keys);
 		log_warning("standby: no memory, or more than %d exports and imports", STREAMS_MAX);
 		return NULL;
 	}
@@ -125,7 +127,9 @@ void stream_close(struct stream *s)
 {
 	stream_enter(s, STREAM_CLOSED);
 	pthread_mutex_lock(&s->sb->lock);
-	free(s->exported); /* under the lock: imports write to it */
+	free(s->keys); /* under the lock: imports write to it */
+	s->keys = NULL;
+	free(s->exported);
 	s->exported = NULL;
 	free(s->known);
 	s->known = NULL; /* last: another stream may use S now */

@@ -140,12 +140,14 @@ bool graft_is_orphan(const struct graft_table *gs, uint32_t slot)
 __attribute__((no_sanitize("thread"))) bool graft_is_bare(const struct graft_table *gs,
 							  uint32_t slot, bool *ret_waits)
 {
-	enum graft_state state = graft_state(gs, slot);
+	enum graft_state state;
 
+	if (!__atomic_load_n(&gs->slots[slot].bare, __ATOMIC_ACQUIRE))
+		return false;
+	state = graft_state(gs, slot);
 	*ret_waits = __atomic_load_n(&gs->slots[slot].wanted, __ATOMIC_ACQUIRE) ||
 		     (gs->all[slot].syn_flags & GRAFT_SYN_BARE && gs->all[slot].looks);
-	return __atomic_load_n(&gs->slots[slot].bare, __ATOMIC_ACQUIRE) &&
-	       standby_worker(gs, slot) != GRAFT_NOBODY &&
+	return standby_worker(gs, slot) != GRAFT_NOBODY &&
 	       (*ret_waits || clock_ns() - gs->all[slot].offered_ns > BARE_NS) &&
 	       (state == GRAFT_ACTIVE || state == GRAFT_RETURNING);
 }
