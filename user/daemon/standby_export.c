@@ -264,7 +264,10 @@ static void export_end(const struct grafted *h, const struct exported *was, uint
 	bool same = !memcmp(&h->leg[0]->tuple, &was->client, sizeof(was->client));
 	const volatile struct graft_entry *g = h->udp ? NULL : graft_of(h->grafts, h->slot);
 
-	/* ends are the owner's to tell, but FINs and a reset may have gone by here alone */
+	/*
+	 * ends are the owner's to tell, but FINs and a reset may have gone by here alone, even all of
+	 * them since the last look
+	 */
 	if ((was_key & KEY_LOW) == KEY_HELPED) {
 		if (same && g &&
 		    (g->side[0].reset || g->side[1].reset ||
@@ -317,7 +320,7 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	__atomic_store_n(&s->keys[at], key, __ATOMIC_RELAXED);
 	*now = (struct exported){ .client = h.leg[0]->tuple, .id = h.head->id };
 	bit_set(s->known, at, key != KEY_NONE);
-	if (was_key != KEY_NONE && was_key != KEY_TOLD &&
+	if (was_key != KEY_NONE &&
 	    (key == KEY_NONE || memcmp(&now->client, &was.client, sizeof(was.client)) != 0))
 		export_end(&h, &was, was_key, key, ret_end);
 	if ((key & KEY_LOW) == KEY_HELPED) {
