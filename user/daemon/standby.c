@@ -125,7 +125,10 @@ static void standby_make_sockets(struct standby *sb, const struct grafted *h)
 static void standby_help(struct standby *sb, const struct grafted *h)
 {
 	if (!h->udp && graft_state_of(h->head) == GRAFT_DONE) { /* exports tell the end */
-		graft_put(h->grafts, h->slot);
+		pthread_mutex_lock(&sb->lock);
+		if (graft_state_of(h->head) == GRAFT_DONE) /* an import may have put it away */
+			graft_put(h->grafts, h->slot);
+		pthread_mutex_unlock(&sb->lock);
 		return;
 	}
 	if (h->udp)
@@ -170,7 +173,7 @@ static bool standby_prepare(struct standby *sb)
 	return some;
 }
 
-/* On the thread of W. */
+/* On the thread of W, under the lock: an import could end H meanwhile. */
 static void standby_adopt(struct standby *sb, struct worker *w, const struct grafted *h)
 {
 	_Atomic uint64_t *last_id = &w->shared->last_id;
@@ -196,6 +199,14 @@ static void standby_adopt(struct standby *sb, struct worker *w, const struct gra
 	grafted_end(h);
 }
 
+/* The worker W is to adopt H. */
+static bool standby_is_due(const struct standby *sb, const struct worker *w,
+			   const struct grafted *h)
+{
+	return grafted_arrival(h, sb->revives, standby_is_told(sb, h)) == ARRIVAL_DUE &&
+	       grafted_is_of(h, w) && !grafted_wants_sockets(h);
+}
+
 /* On the thread of W. */
 static void standby_adopt_all(struct worker *w, const void *arg)
 {
@@ -203,9 +214,13 @@ static void standby_adopt_all(struct worker *w, const void *arg)
 
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
 		grafted_revive(&h, w);
-		if (grafted_arrival(&h, sb->revives, standby_is_told(sb, &h)) == ARRIVAL_DUE &&
-		    grafted_is_of(&h, w) && !grafted_wants_sockets(&h))
+		if (!standby_is_due(sb, w, &h))
+			continue;
+		pthread_mutex_lock(&sb->lock);
+		h = grafted_at(sb->grafts, h.at);
+		if (standby_is_due(sb, w, &h))
 			standby_adopt(sb, w, &h);
+		pthread_mutex_unlock(&sb->lock);
 	}
 }
 
@@ -370,26 +385,35 @@ static bool standby_view(const struct standby *sb, const struct grafted *h,
 	return ret->forward;
 }
 
+/* No worker here has H. */
+static bool standby_is_unowned(const struct grafted *h)
+{
+	return h->state == GRAFTED_STANDBY || grafted_is_unowned(h);
+}
+
 void standby_visit(struct standby *sb, unsigned int piece, unsigned int pieces,
 		   standby_visit_fn *fn, void *arg)
 {
 	struct session_view v;
 
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++)
-		if ((h.state == GRAFTED_STANDBY || grafted_is_unowned(&h)) &&
-		    h.head->id % pieces == piece && standby_view(sb, &h, &v))
+		if (standby_is_unowned(&h) && h.head->id % pieces == piece &&
+		    standby_view(sb, &h, &v))
 			fn(arg, &v, &h);
 }
 
 void standby_condemn(struct standby *sb, const struct grafted *h)
 {
+	struct grafted now;
+
 	pthread_mutex_lock(&sb->lock);
+	now = grafted_at(h->grafts, h->at);
 	if (standby_is_told(sb, h)) {
 		sb->condemned[sb->n_condemned % CONDEMNED_MAX].client = h->leg[CLIENT]->tuple;
 		sb->condemned[sb->n_condemned % CONDEMNED_MAX].id = h->head->id;
 		sb->condemned[sb->n_condemned++ % CONDEMNED_MAX].udp = h->udp;
-	} else {
-		grafted_end(h);
+	} else if (standby_is_unowned(&now)) { /* a worker may have adopted it meanwhile */
+		grafted_end(&now);
 	}
 	pthread_mutex_unlock(&sb->lock);
 }
