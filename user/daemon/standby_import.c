@@ -204,7 +204,9 @@ static void import_end(struct stream *s, const struct graft_record *r)
 	} else if (h.head->mirrored || h.head->source) { /* graft_part() drops the session later */
 		h.head->mirrored = GRAFT_OVER;
 		h.head->source = 0; /* no peer exports the session once its address has left */
-		if (!h.udp && r->kind == RECORD_GONE && graft_finish(h.grafts, h.slot, -1))
+		/* without a name of this relay R may be of an earlier session */
+		if (!h.udp && r->kind == RECORD_GONE && s->sb->own &&
+		    graft_finish(h.grafts, h.slot, -1))
 			shared_tell_news(s->sb->service->shared);
 	}
 }
