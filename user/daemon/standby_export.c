@@ -161,7 +161,7 @@ static uint32_t export_key_session(const struct grafted *h)
 		return KEY_NONE;
 	if (grafted_is_unowned(h))
 		return export_key_helped(h);
-	return (((uint32_t)(offered / 1000) ^ (uint32_t)h->head->id << 20) << 4 | fins) << 1 |
+	return (((uint32_t)(offered / 1000) ^ (uint32_t)h->head->id << 20) << 4 | fins) << 2 |
 	       KEY_OWNED;
 }
 
@@ -176,7 +176,7 @@ static uint32_t export_key_flow(const struct grafted *h)
 	if (!h->head->mirrored && !udp_graft_carries(us, h->slot, 0) &&
 	    !udp_graft_carries(us, h->slot, 1))
 		return KEY_NONE;
-	return (uint32_t)h->head->id << 1 | KEY_OWNED;
+	return (uint32_t)h->head->id << 2 | KEY_OWNED;
 }
 
 /*
@@ -294,6 +294,7 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	const struct graft_record left = {
 		.kind = RECORD_LEFT, .udp = h.udp, .client = h.leg[0]->tuple, .id = h.head->id
 	};
+	bool same = !memcmp(&left.client, &was.client, sizeof(was.client));
 
 	if (key == was.key || graft_state_of(h.head) == GRAFT_SETTING ||
 	    (key & KEY_OWNED && was.key == KEY_NONE && export_is_young(s, &h)))
@@ -306,12 +307,11 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	}
 	*now = (struct exported){ .key = key, .client = h.leg[0]->tuple, .id = h.head->id };
 	bit_set(s->known, at, key != KEY_NONE);
-	if (was.key != KEY_NONE && was.key != KEY_TOLD &&
-	    (key == KEY_NONE || memcmp(&now->client, &was.client, sizeof(was.client)) != 0))
+	if (was.key != KEY_NONE && was.key != KEY_TOLD && (key == KEY_NONE || !same))
 		export_end(&h, &was, key, ret_end);
 	if ((key & KEY_LOW) == KEY_HELPED) {
 		/* others may have heard this relay alone; a reflector keeps a record until its end */
-		if (was.key & KEY_OWNED || (was.key && !(was.key & KEY_LOW)))
+		if (same && was.key && (was.key & KEY_LOW) != KEY_HELPED)
 			*ret_end = left;
 		if (key != KEY_TOLD)
 			export_heard(&h, ret);
