@@ -320,7 +320,8 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	if (key != KEY_NONE && h.state == GRAFTED_STANDBY && !grafted_is_here(&h)) {
 		*ret = left;
 	} else if (key != KEY_NONE) {
-		h.head->mirrored = GRAFT_TOLD;
+		if (h.head->mirrored <= GRAFT_CAME) /* else a worker is to see it first */
+			h.head->mirrored = GRAFT_TOLD;
 		grafted_record(&h, ret);
 		if (h.state == GRAFTED_STANDBY)
 			ret->kind = h.udp ? RECORD_HELD_UDP : RECORD_HELD_TCP;
