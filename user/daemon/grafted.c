@@ -219,7 +219,7 @@ void grafted_hear(const struct grafted *h, struct graft_heard ret[2])
 		graft_hear(h->grafts, h->slot, ret);
 }
 
-enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives, bool told)
+enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives)
 {
 	const volatile struct udp_flow *f = udp_flow_of(graft_table_udp(h->grafts), h->slot);
 	bool arrived, waits;
@@ -234,10 +234,8 @@ enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives, bool
 		arrived = graft_is_orphan(h->grafts, h->slot);
 	if (!arrived)
 		return ARRIVAL_NONE;
-	if (graft_state_of(h->head) != GRAFT_DONE && !grafted_is_here(h))
-		return ARRIVAL_STRAY;
-	/* the sockets of a session carry what cannot be translated */
-	return told && !(h->udp && (f->at[0].why || f->at[1].why)) ? ARRIVAL_HELPED : ARRIVAL_DUE;
+	return graft_state_of(h->head) == GRAFT_DONE || grafted_is_here(h) ? ARRIVAL_DUE :
+									     ARRIVAL_STRAY;
 }
 
 bool grafted_wants_sockets(const struct grafted *h)

@@ -61,17 +61,14 @@ void grafted_rest_ports(struct graft_table *gs);
 
 enum grafted_arrival {
 	ARRIVAL_NONE, /* no packet has come; or a worker has the session, which needs no sockets */
-	ARRIVAL_HELPED, /* packets come, but another relay has the session, and tells so */
+	ARRIVAL_HELPED, /* standby.c: due, but another relay has the session, and tells so */
 	ARRIVAL_STRAY,  /* a packet has come, but the client's destination is not here */
 	ARRIVAL_BARE,   /* a worker has the session, and sockets have to be made for it */
 	ARRIVAL_DUE,    /* a worker has to adopt the session */
 };
 
-/*
- * The result may change with each packet.  REVIVES: sessions without sockets are to get some.  TOLD:
- * another relay tells that it has the session.
- */
-enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives, bool told);
+/* The result may change with each packet.  REVIVES: sessions without sockets are to get some. */
+enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives);
 /* Packets come, and no worker here has the session. */
 bool grafted_is_unowned(const struct grafted *h);
 /* The same; or datagrams of a flow of another relay come, which stays STANDBY. */

@@ -121,6 +121,18 @@ static void standby_make_sockets(struct standby *sb, const struct grafted *h)
 	graft_give_sockets(h->grafts, h->slot, fds);
 }
 
+static enum grafted_arrival standby_arrival(const struct standby *sb, const struct grafted *h)
+{
+	const volatile struct udp_flow *f = udp_flow_of(graft_table_udp(h->grafts), h->slot);
+	enum grafted_arrival arrival = grafted_arrival(h, sb->revives);
+
+	/* the sockets of a session carry what cannot be translated */
+	if (arrival == ARRIVAL_DUE && !(h->udp && (f->at[0].why || f->at[1].why)) &&
+	    standby_is_told(sb, h))
+		return ARRIVAL_HELPED;
+	return arrival;
+}
+
 /* Packets of H, which another relay has, go by this one. */
 static void standby_help(struct standby *sb, const struct grafted *h)
 {
@@ -152,8 +164,7 @@ static bool standby_prepare(struct standby *sb)
 	bool some = false;
 
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
-		enum grafted_arrival arrival = grafted_arrival(&h, sb->revives,
-							       standby_is_told(sb, &h));
+		enum grafted_arrival arrival = standby_arrival(sb, &h);
 
 		some = some || arrival >= ARRIVAL_BARE;
 		if (arrival == ARRIVAL_HELPED)
@@ -167,8 +178,7 @@ static bool standby_prepare(struct standby *sb)
 		pthread_mutex_unlock(&sb->lock);
 	}
 	for (struct grafted h = { 0 }; some && grafted_next(sb->grafts, &h); h.at++)
-		if (grafted_wants_sockets(&h) &&
-		    grafted_arrival(&h, sb->revives, standby_is_told(sb, &h)) >= ARRIVAL_BARE)
+		if (grafted_wants_sockets(&h) && standby_arrival(sb, &h) >= ARRIVAL_BARE)
 			standby_make_sockets(sb, &h);
 	return some;
 }
@@ -203,8 +213,8 @@ static void standby_adopt(struct standby *sb, struct worker *w, const struct gra
 static bool standby_is_due(const struct standby *sb, const struct worker *w,
 			   const struct grafted *h)
 {
-	return grafted_arrival(h, sb->revives, standby_is_told(sb, h)) == ARRIVAL_DUE &&
-	       grafted_is_of(h, w) && !grafted_wants_sockets(h);
+	return standby_arrival(sb, h) == ARRIVAL_DUE && grafted_is_of(h, w) &&
+	       !grafted_wants_sockets(h);
 }
 
 /* On the thread of W. */
