@@ -118,6 +118,11 @@ __noinline int confirm(const struct packet *p, __u32 slot, __u32 side)
 	}
 	if (follow == GRAFT_FOLLOW_BOTH) {
 		go_on_at(f.other, f.other->apart_end, f.other->apart_acked);
+		if (f.other->apart & GRAFT_APART_FIN && !f.other->fin) {
+			f.other->begun--; /* a FIN counts as a byte */
+			f.other->fin_end = f.other->apart_end;
+			f.other->fin = GRAFT_FIN_SENT;
+		}
 		f.other->believed = 1;
 	}
 	if (follow != GRAFT_FOLLOW_NOTHING)

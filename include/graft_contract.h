@@ -560,8 +560,8 @@ static inline __u32 graft_clock(__u32 units)
 enum graft_mirrored {
 	GRAFT_UNKNOWN,
 	GRAFT_TOLD,      /* exported to one */
-	GRAFT_OVER,      /* one has exported that the session is over */
 	GRAFT_CAME,      /* imported from one */
+	GRAFT_OVER,      /* one has exported that the session is over */
 	GRAFT_YIELD,     /* another relay has it, too, and keeps it */
 	GRAFT_CONDEMNED, /* `culvert kill` at another relay */
 };

@@ -294,6 +294,11 @@ static bool is_welcome(const struct place *at, const struct model_parts *p, bool
 	}
 	if (!inside) {
 		move_to(other, other->apart_end, other->apart_acked);
+		if (other->apart & GRAFT_APART_FIN && !other->fin) {
+			other->begun--;
+			other->fin_end = other->apart_end;
+			other->fin = GRAFT_FIN_SENT;
+		}
 		other->believed = 1;
 	}
 	if (!inside || !mine->believed)

@@ -236,10 +236,8 @@ enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives)
 		arrived = graft_is_orphan(h->grafts, h->slot);
 	if (!arrived)
 		return ARRIVAL_NONE;
-	if (graft_state_of(h->head) != GRAFT_DONE && !grafted_is_here(h))
-		return ARRIVAL_STRAY;
-	/* the sockets of a session carry what cannot be translated */
-	return h->udp && (f->at[0].why || f->at[1].why) ? ARRIVAL_STUCK : ARRIVAL_DUE;
+	return graft_state_of(h->head) == GRAFT_DONE || grafted_is_here(h) ? ARRIVAL_DUE :
+									     ARRIVAL_STRAY;
 }
 
 bool grafted_wants_sockets(const struct grafted *h)

@@ -60,11 +60,11 @@ void grafted_stand_by(const struct grafted *h);
 void grafted_rest_ports(struct graft_table *gs);
 
 enum grafted_arrival {
-	ARRIVAL_NONE,  /* no packet has come; or a worker has the session, which needs no sockets */
-	ARRIVAL_STRAY, /* a packet has come, but the client's destination is not here */
-	ARRIVAL_BARE,  /* a worker has the session, and sockets have to be made for it */
-	ARRIVAL_DUE,   /* a worker has to adopt the session, unless another relay has it */
-	ARRIVAL_STUCK, /* a worker has to adopt the session: its packets cannot be translated */
+	ARRIVAL_NONE, /* no packet has come; or a worker has the session, which needs no sockets */
+	ARRIVAL_HELPED, /* standby.c: due, but another relay has the session, and tells so */
+	ARRIVAL_STRAY,  /* a packet has come, but the client's destination is not here */
+	ARRIVAL_BARE,   /* a worker has the session, and sockets have to be made for it */
+	ARRIVAL_DUE,    /* a worker has to adopt the session */
 };
 
 /* The result may change with each packet.  REVIVES: sessions without sockets are to get some. */

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: the last record of each session of each relay is kept, in the order of arrival.
- * Each record has a number, which grows.  An export sends the records above the number that it has sent
- * last; RECORD_RELAY before a record says whose it is.  An end stays as a record for a while, so that all
- * exports see it.  A relay that is not heard any more loses its records.
+ * An export has a mark behind the record that it has sent last; RECORD_RELAY before a record says whose
+ * it is.  RECORD_SYNC is of one relay, too.  An end stays as a record for a while, so that all exports
+ * see it.  A relay that is not heard any more loses its records.
  *
  * Streams have threads of the control socket, and share one lock.
  */
@@ -36,6 +36,7 @@
 #define TOLD_MS 2500  /* a relay that is not heard for this time is not told as alive, */
 #define LOST_MS 60000 /* and for this time loses its records */
 #define KEPT_MS 15000 /* an end, or word of a helper, stays for this time */
+#define KEPT_MAX (1U << 20)
 
 struct kept {
 	TAILQ_ENTRY(kept) in_order;
@@ -49,14 +50,14 @@ struct relay {
 	uint32_t tag; /* 0: there is none */
 	char name[RECORD_NAME_MAX];
 	uint64_t heard_ms;
-	bool synced;
+	uint64_t synced; /* the number of its RECORD_SYNC; 0: its dump has not ended */
 };
 
 static struct {
 	pthread_mutex_t lock;
 	LIST_HEAD(kept_bucket, kept) buckets[BUCKETS];
 	TAILQ_HEAD(kept_order, kept) order;
-	uint64_t number, n;
+	uint64_t number, n, swept_ms;
 	struct relay relays[STREAMS_MAX];
 	unsigned int exports, imports;
 } all = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -166,6 +167,9 @@ static void sweep(uint32_t origin)
 
 static void sweep_all(void)
 {
+	if (clock_ms() - all.swept_ms < ALIVE_MS) /* each export asks */
+		return;
+	all.swept_ms = clock_ms();
 	sweep(0);
 	for (struct relay *r = all.relays; r < all.relays + STREAMS_MAX; r++)
 		if (r->tag && clock_ms() - r->heard_ms > LOST_MS) {
@@ -176,15 +180,28 @@ static void sweep_all(void)
 
 /* --- imports --- */
 
-/* All of a relay's dump has come: what was not in it is over.  BEGAN: the number before the dump. */
+/*
+ * All of a relay's dump has come.  That relay has no session that was not in it, and cannot say how the
+ * session ended.  BEGAN: the number before the dump.
+ */
 static void take_sync(uint32_t origin, uint64_t began)
 {
 	struct kept *k, *next;
 
-	for (k = TAILQ_FIRST(&all.order); k; k = next) {
+	for (k = TAILQ_FIRST(&all.order); k && k->number <= began; k = next) {
+		struct graft_record left = { .kind = RECORD_LEFT };
+
 		next = TAILQ_NEXT(k, in_order);
-		if (k->origin == origin && k->number <= began)
+		if (k->origin != origin)
+			continue;
+		if (!record_is_tcp(&k->r) && !record_is_udp(&k->r)) {
 			drop(k);
+			continue;
+		}
+		left.udp = is_of_udp(&k->r);
+		left.client = tuple_of(&k->r);
+		left.id = k->r.head.id;
+		keep(origin, &left);
 	}
 }
 
@@ -204,7 +221,7 @@ static const char *take(struct taking *t, struct graft_record *r)
 		if (!t->relay || !r->named.tag)
 			return "too many relays";
 		t->relay->tag = r->named.tag;
-		t->relay->synced = false;
+		t->relay->synced = 0;
 		memcpy(t->relay->name, r->named.name, RECORD_NAME_MAX);
 		t->began = all.number;
 	}
@@ -212,9 +229,11 @@ static const char *take(struct taking *t, struct graft_record *r)
 		return "its relay has no name: set `relay`";
 	t->relay->heard_ms = clock_ms();
 	if (r->kind == RECORD_SYNC) {
-		t->relay->synced = true;
 		take_sync(t->relay->tag, t->began);
+		t->relay->synced = ++all.number;
 	} else if (class_of(r)) {
+		if (all.n >= KEPT_MAX)
+			return "too many records";
 		keep(t->relay->tag, r);
 	}
 	return NULL;
@@ -265,8 +284,9 @@ static void import_stream(const struct control *c, int fd)
 struct sending {
 	const struct control *control;
 	int fd;
-	uint64_t number; /* of the last record sent */
-	uint32_t origin; /* of the last record sent */
+	struct kept mark; /* in all.order, behind the last record sent; its kind is RECORD_NONE */
+	uint64_t synced;  /* of all.number: RECORD_SYNC of relays that was sent */
+	uint32_t origin;  /* of the last record sent */
 	size_t len;
 	uint8_t *buffer;
 };
@@ -296,23 +316,31 @@ static bool send_flush(struct sending *s)
 	return !e;
 }
 
-/* Send the records above s->number.  DUMPS: ends are left out.  False: the client takes nothing. */
+/* All records have been sent: tell which relays are in sync. */
+static void send_syncs(struct sending *s)
+{
+	struct graft_record r = { .kind = RECORD_SYNC };
+
+	for (const struct relay *relay = all.relays; relay < all.relays + STREAMS_MAX; relay++)
+		if (relay->tag && relay->synced > s->synced) {
+			send_relay(s, relay);
+			send_put(s, &r);
+		}
+	s->synced = all.number;
+}
+
+/* Send the records behind the mark.  DUMPS: ends are left out.  False: the client takes nothing. */
 static bool send_all(struct sending *s, bool dumps)
 {
 	struct kept *k;
-	bool more;
 
 	do {
 		pthread_mutex_lock(&all.lock);
-		k = TAILQ_LAST(&all.order, kept_order);
-		while (k && k->number > s->number && TAILQ_PREV(k, kept_order, in_order) &&
-		       TAILQ_PREV(k, kept_order, in_order)->number > s->number)
-			k = TAILQ_PREV(k, kept_order, in_order);
-		more = k && k->number > s->number;
-		for (; more && k && s->len < 60000; k = TAILQ_NEXT(k, in_order)) {
-			const struct relay *relay = relay_of(k->origin);
+		while ((k = TAILQ_NEXT(&s->mark, in_order)) && s->len < 60000) {
+			const struct relay *relay = k->origin ? relay_of(k->origin) : NULL;
 
-			s->number = k->number;
+			TAILQ_REMOVE(&all.order, &s->mark, in_order);
+			TAILQ_INSERT_AFTER(&all.order, k, &s->mark, in_order);
 			/* what a dead relay had is held, owned or over: living ones tell which */
 			if (!relay || (dumps && (passes_soon(&k->r) ||
 						 clock_ms() - relay->heard_ms >= TOLD_MS)))
@@ -320,8 +348,10 @@ static bool send_all(struct sending *s, bool dumps)
 			send_relay(s, relay);
 			send_put(s, &k->r);
 		}
+		if (!k)
+			send_syncs(s);
 		pthread_mutex_unlock(&all.lock);
-	} while (more && k && send_flush(s));
+	} while (k && send_flush(s));
 	return send_flush(s);
 }
 
@@ -347,24 +377,40 @@ static void export_stream(const struct control *c, int fd)
 	struct sending s = { .control = c, .fd = fd, .buffer = allocated(malloc(65536)) };
 	struct graft_record r = { .kind = RECORD_BEGIN };
 	uint64_t alive_ms = clock_ms();
+	bool ok;
 
+	pthread_mutex_lock(&all.lock);
+	TAILQ_INSERT_HEAD(&all.order, &s.mark, in_order);
+	pthread_mutex_unlock(&all.lock);
 	send_put(&s, &r);
-	r.kind = RECORD_SYNC;
-	if (!send_alive(&s) || !send_all(&s, true))
-		goto out;
-	send_put(&s, &r);
-	while (send_flush(&s) && !control_wait(c, fd, LOOK_MS) && send_all(&s, false)) {
+	ok = send_alive(&s) && send_all(&s, true);
+	if (!s.origin) { /* there are no relays yet */
+		r.kind = RECORD_SYNC;
+		send_put(&s, &r);
+	}
+	while (ok && send_flush(&s) && !control_wait(c, fd, LOOK_MS) && send_all(&s, false)) {
 		if (clock_ms() - alive_ms < ALIVE_MS)
 			continue;
 		alive_ms = clock_ms();
-		if (!send_alive(&s))
-			break;
+		ok = send_alive(&s);
 	}
-out:
+	pthread_mutex_lock(&all.lock);
+	TAILQ_REMOVE(&all.order, &s.mark, in_order);
+	pthread_mutex_unlock(&all.lock);
 	free(s.buffer);
 }
 
 /* --- the process --- */
+
+static unsigned int all_streams(void)
+{
+	unsigned int n;
+
+	pthread_mutex_lock(&all.lock);
+	n = all.exports + all.imports;
+	pthread_mutex_unlock(&all.lock);
+	return n;
+}
 
 static struct json_object *answer(void *arg, const struct request *req)
 {
@@ -374,6 +420,13 @@ static struct json_object *answer(void *arg, const struct request *req)
 	(void)arg;
 	if (id == COMMAND_EXPORT || id == COMMAND_IMPORT) {
 		json_add_text(o, "stream", req->command->name);
+		if (all_streams() >= 2 * STREAMS_MAX) {
+			json_object_put(o);
+			o = request_error_json(ERROR_FAILED,
+					       "%d exports and imports run already, "
+					       "which is the most",
+					       2 * STREAMS_MAX);
+		}
 		json_object_put(list);
 		return o;
 	}

@@ -121,19 +121,26 @@ static void standby_make_sockets(struct standby *sb, const struct grafted *h)
 	graft_give_sockets(h->grafts, h->slot, fds);
 }
 
-/* A worker has to adopt H. */
-static bool standby_is_due(const struct standby *sb, const struct grafted *h)
+static enum grafted_arrival standby_arrival(const struct standby *sb, const struct grafted *h)
 {
+	const volatile struct udp_flow *f = udp_flow_of(graft_table_udp(h->grafts), h->slot);
 	enum grafted_arrival arrival = grafted_arrival(h, sb->revives);
 
-	return arrival == ARRIVAL_STUCK || (arrival == ARRIVAL_DUE && !standby_is_told(sb, h));
+	/* the sockets of a session carry what cannot be translated */
+	if (arrival == ARRIVAL_DUE && !(h->udp && (f->at[0].why || f->at[1].why)) &&
+	    standby_is_told(sb, h))
+		return ARRIVAL_HELPED;
+	return arrival;
 }
 
 /* Packets of H, which another relay has, go by this one. */
 static void standby_help(struct standby *sb, const struct grafted *h)
 {
 	if (!h->udp && graft_state_of(h->head) == GRAFT_DONE) { /* exports tell the end */
-		graft_put(h->grafts, h->slot);
+		pthread_mutex_lock(&sb->lock);
+		if (graft_state_of(h->head) == GRAFT_DONE) /* an import may have put it away */
+			graft_put(h->grafts, h->slot);
+		pthread_mutex_unlock(&sb->lock);
 		return;
 	}
 	if (h->udp)
@@ -157,29 +164,26 @@ static bool standby_prepare(struct standby *sb)
 	bool some = false;
 
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
-		enum grafted_arrival arrival = grafted_arrival(&h, sb->revives);
+		enum grafted_arrival arrival = standby_arrival(sb, &h);
 
+		some = some || arrival >= ARRIVAL_BARE;
+		if (arrival == ARRIVAL_HELPED)
+			standby_help(sb, &h);
 		if (arrival == ARRIVAL_STRAY)
 			grafted_stand_by(&h);
-		if (arrival == ARRIVAL_DUE && standby_is_told(sb, &h)) {
-			standby_help(sb, &h);
-			continue;
-		}
-		some = some || arrival >= ARRIVAL_BARE;
-		if (arrival < ARRIVAL_DUE)
+		if (arrival != ARRIVAL_DUE)
 			continue;
 		pthread_mutex_lock(&sb->lock);
 		standby_addresses_find_routes(&sb->addresses, &h);
 		pthread_mutex_unlock(&sb->lock);
 	}
 	for (struct grafted h = { 0 }; some && grafted_next(sb->grafts, &h); h.at++)
-		if (grafted_wants_sockets(&h) &&
-		    (standby_is_due(sb, &h) || grafted_arrival(&h, sb->revives) == ARRIVAL_BARE))
+		if (grafted_wants_sockets(&h) && standby_arrival(sb, &h) >= ARRIVAL_BARE)
 			standby_make_sockets(sb, &h);
 	return some;
 }
 
-/* On the thread of W. */
+/* On the thread of W, under the lock: an import could end H meanwhile. */
 static void standby_adopt(struct standby *sb, struct worker *w, const struct grafted *h)
 {
 	_Atomic uint64_t *last_id = &w->shared->last_id;
@@ -206,6 +210,14 @@ static void standby_adopt(struct standby *sb, struct worker *w, const struct gra
 	grafted_end(h);
 }
 
+/* The worker W is to adopt H. */
+static bool standby_is_due(const struct standby *sb, const struct worker *w,
+			   const struct grafted *h)
+{
+	return standby_arrival(sb, h) == ARRIVAL_DUE && grafted_is_of(h, w) &&
+	       !grafted_wants_sockets(h);
+}
+
 /* On the thread of W. */
 static void standby_adopt_all(struct worker *w, const void *arg)
 {
@@ -213,8 +225,13 @@ static void standby_adopt_all(struct worker *w, const void *arg)
 
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
 		grafted_revive(&h, w);
-		if (standby_is_due(sb, &h) && grafted_is_of(&h, w) && !grafted_wants_sockets(&h))
+		if (!standby_is_due(sb, w, &h))
+			continue;
+		pthread_mutex_lock(&sb->lock);
+		h = grafted_at(sb->grafts, h.at);
+		if (standby_is_due(sb, w, &h))
 			standby_adopt(sb, w, &h);
+		pthread_mutex_unlock(&sb->lock);
 	}
 }
 
@@ -380,26 +397,35 @@ static bool standby_view(const struct standby *sb, const struct grafted *h,
 	return ret->forward;
 }
 
+/* No worker here has H. */
+static bool standby_is_unowned(const struct grafted *h)
+{
+	return h->state == GRAFTED_STANDBY || grafted_is_unowned(h);
+}
+
 void standby_visit(struct standby *sb, unsigned int piece, unsigned int pieces,
 		   standby_visit_fn *fn, void *arg)
 {
 	struct session_view v;
 
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++)
-		if ((h.state == GRAFTED_STANDBY || grafted_is_unowned(&h)) &&
-		    h.head->id % pieces == piece && standby_view(sb, &h, &v))
+		if (standby_is_unowned(&h) && h.head->id % pieces == piece &&
+		    standby_view(sb, &h, &v))
 			fn(arg, &v, &h);
 }
 
 void standby_condemn(struct standby *sb, const struct grafted *h)
 {
+	struct grafted now;
+
 	pthread_mutex_lock(&sb->lock);
+	now = grafted_at(h->grafts, h->at);
 	if (standby_is_told(sb, h)) {
 		sb->condemned[sb->n_condemned % CONDEMNED_MAX].client = h->leg[CLIENT]->tuple;
 		sb->condemned[sb->n_condemned % CONDEMNED_MAX].id = h->head->id;
 		sb->condemned[sb->n_condemned++ % CONDEMNED_MAX].udp = h->udp;
-	} else {
-		grafted_end(h);
+	} else if (standby_is_unowned(&now)) { /* a worker may have adopted it meanwhile */
+		grafted_end(&now);
 	}
 	pthread_mutex_unlock(&sb->lock);
 }

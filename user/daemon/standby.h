@@ -35,7 +35,6 @@ struct stream {
 	char name[64];   /* of an import */
 	uint32_t tag;    /* of an import: graft_tag() of its name, made odd */
 	uint32_t origin; /* of an import: of the relay whose records come */
-	bool reflects;   /* of an import: records of several relays come */
 	_Atomic uint64_t records;
 	_Atomic uint64_t last_ms;    /* of the last record that came, or was taken */
 	_Atomic uint64_t synced_ms;  /* 0: the stream is not in sync */

@@ -163,7 +163,7 @@ static uint32_t export_key_session(const struct grafted *h)
 		return KEY_NONE;
 	if (grafted_is_unowned(h))
 		return export_key_helped(h);
-	return (((uint32_t)(offered / 1000) ^ (uint32_t)h->head->id << 20) << 4 | fins) << 1 |
+	return (((uint32_t)(offered / 1000) ^ (uint32_t)h->head->id << 20) << 4 | fins) << 2 |
 	       KEY_OWNED;
 }
 
@@ -178,7 +178,7 @@ static uint32_t export_key_flow(const struct grafted *h)
 	if (!h->head->mirrored && !udp_graft_carries(us, h->slot, 0) &&
 	    !udp_graft_carries(us, h->slot, 1))
 		return KEY_NONE;
-	return (uint32_t)h->head->id << 1 | KEY_OWNED;
+	return (uint32_t)h->head->id << 2 | KEY_OWNED;
 }
 
 /*
@@ -307,6 +307,7 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	const struct graft_record left = {
 		.kind = RECORD_LEFT, .udp = h.udp, .client = h.leg[0]->tuple, .id = h.head->id
 	};
+	bool same = !memcmp(&left.client, &was.client, sizeof(was.client));
 
 	if (key == was_key || graft_state_of(h.head) == GRAFT_SETTING ||
 	    (key & KEY_OWNED && was_key == KEY_NONE && export_is_young(s, &h)))
@@ -320,12 +321,11 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	__atomic_store_n(&s->keys[at], key, __ATOMIC_RELAXED);
 	*now = (struct exported){ .client = h.leg[0]->tuple, .id = h.head->id };
 	bit_set(s->known, at, key != KEY_NONE);
-	if (was_key != KEY_NONE &&
-	    (key == KEY_NONE || memcmp(&now->client, &was.client, sizeof(was.client)) != 0))
+	if (was_key != KEY_NONE && (key == KEY_NONE || !same))
 		export_end(&h, &was, was_key, key, ret_end);
 	if ((key & KEY_LOW) == KEY_HELPED) {
 		/* others may have heard this relay alone; a reflector keeps a record until its end */
-		if (was_key & KEY_OWNED || (was_key && !(was_key & KEY_LOW)))
+		if (same && was_key && (was_key & KEY_LOW) != KEY_HELPED)
 			*ret_end = left;
 		if (key != KEY_TOLD)
 			export_heard(&h, ret);
@@ -334,7 +334,8 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	if (key != KEY_NONE && h.state == GRAFTED_STANDBY && !grafted_is_here(&h)) {
 		*ret = left;
 	} else if (key != KEY_NONE) {
-		h.head->mirrored = GRAFT_TOLD;
+		if (h.head->mirrored <= GRAFT_CAME) /* else a worker is to see it first */
+			h.head->mirrored = GRAFT_TOLD;
 		grafted_record(&h, ret);
 		if (h.state == GRAFTED_STANDBY)
 			ret->kind = h.udp ? RECORD_HELD_UDP : RECORD_HELD_TCP;

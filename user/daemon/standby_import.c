@@ -154,14 +154,13 @@ static int import_session(struct stream *s, struct graft_record *r)
 }
 
 /*
- * All sessions of the peer have come.  Any other session of this import, or of no import, has no
- * exporter now.  If it is STANDBY, and its address is not here, it is over.
+ * All sessions of a relay have come.  Any other session of that relay, or of none, has no exporter now.
+ * If it is STANDBY, and its address is not here, it is over.
  */
 static void import_sync(struct stream *s)
 {
 	for (struct grafted h = { 0 }; grafted_next(s->sb->grafts, &h); h.at++) {
-		if (bit_is(s->known, h.at) ||
-		    (!s->reflects && h.head->source && h.head->source != s->origin))
+		if (bit_is(s->known, h.at) || (h.head->source && h.head->source != s->origin))
 			continue;
 		h.head->source = 0;
 		if (h.state == GRAFTED_STANDBY && !grafted_is_here(&h))
@@ -204,7 +203,9 @@ static void import_end(struct stream *s, const struct graft_record *r)
 	} else if (h.head->mirrored || h.head->source) { /* graft_part() drops the session later */
 		h.head->mirrored = GRAFT_OVER;
 		h.head->source = 0; /* no peer exports the session once its address has left */
-		if (!h.udp && r->kind == RECORD_GONE && graft_finish(h.grafts, h.slot, -1))
+		/* without a name of this relay R may be of an earlier session */
+		if (!h.udp && r->kind == RECORD_GONE && s->sb->own &&
+		    graft_finish(h.grafts, h.slot, -1))
 			shared_tell_news(s->sb->service->shared);
 	}
 }
@@ -241,10 +242,8 @@ static int import_record(struct stream *s, struct graft_record *r)
 {
 	if (r->kind == RECORD_NONE)
 		return -EBADMSG;
-	if (r->kind == RECORD_RELAY) {
-		s->reflects = s->reflects || s->records > 2;
+	if (r->kind == RECORD_RELAY)
 		s->origin = r->named.tag;
-	}
 	if (s->origin == s->sb->own) /* a reflector tells this relay's own */
 		return 0;
 	standby_hear(s->sb, s->origin);
@@ -273,7 +272,7 @@ static void import_take(struct stream *s, struct graft_record *r, const char *wh
 	stream_lock(s->sb);
 	e = import_record(s, r);
 	stream_unlock(s->sb);
-	if (r->kind == RECORD_SYNC)
+	if (r->kind == RECORD_SYNC && !s->synced_ms) /* a reflector tells one for each relay */
 		stream_enter(s, STREAM_IN_SYNC);
 	if (!e || e == -EEXIST) /* a worker has the session */
 		return;

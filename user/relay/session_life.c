@@ -229,7 +229,6 @@ static bool leave(struct session *s)
 	return true;
 }
 
-/* A step has returned: carry out its mark, or compute anew which events S waits for. */
 /* S ends here.  Does it go on by another relay? */
 static bool others_carry(const struct session *s)
 {
@@ -238,6 +237,7 @@ static bool others_carry(const struct session *s)
 	return s->end_cause != CAUSE_KILLED && session_graft_is_unheard(s);
 }
 
+/* A step has returned: carry out its mark, or compute anew which events S waits for. */
 static void settle(struct session *s)
 {
 	uint64_t due;

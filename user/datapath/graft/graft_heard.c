@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/minmax.h"
+
 bool graft_finish(struct graft_table *gs, uint32_t slot, int reset)
 {
 	struct graft_entry *g = &gs->all[slot];
@@ -29,7 +30,8 @@ bool graft_finish(struct graft_table *gs, uint32_t slot, int reset)
 
 static struct graft_heard heard_apart(const struct graft_side *s)
 {
-	uint32_t age = (uint32_t)clock_ms() - s->apart_ms;
+	uint32_t then = __atomic_load_n(&s->apart_ms, __ATOMIC_ACQUIRE); /* before the clock */
+	uint32_t age = (uint32_t)clock_ms() - then;
 	struct graft_heard h = { .ns = clock_ns() - age * NS_PER_MS,
 				 .end = s->fin ? (__u32)s->end : s->apart_end,
 				 .acked = s->apart_acked };
@@ -64,6 +66,12 @@ __attribute__((no_sanitize("thread"))) void graft_hear(const struct graft_table 
 
 #define HEARD_ABOUT (500 * NS_PER_MS)
 
+/* Of two numbers of one stream. */
+static uint32_t least(uint32_t a, uint32_t b)
+{
+	return (int32_t)(a - b) < 0 ? a : b;
+}
+
 void graft_heard_note(struct graft_heard *h, const struct graft_heard *new)
 {
 	struct graft_heard was = *h;
@@ -76,8 +84,8 @@ void graft_heard_note(struct graft_heard *h, const struct graft_heard *new)
 		h->acked_to = new->acked;
 		return;
 	}
-	h->from = was.end;
-	h->acked_to = was.acked;
+	h->from = least(was.end, new->end);
+	h->acked_to = least(was.acked, new->acked);
 	if (new->ns > was.ns + HEARD_ABOUT)
 		return;
 	/* records take their time to come, so either may be the later one */
@@ -92,17 +100,18 @@ void graft_heard_note(struct graft_heard *h, const struct graft_heard *new)
 		h->flags |= was.flags;
 }
 
-/* Are A to B and C to D, ranges of numbers of one stream, at most WINDOW apart? */
-static bool are_near(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t window)
-{
-	return (int32_t)(c - b) <= (int32_t)window && (int32_t)(a - d) <= (int32_t)window;
-}
-
 #define HEARD_WINDOW 65536 /* as the least one of the packet programs */
 
+/* Is AT in FROM to TO, or less than WINDOW outside? */
+static bool is_near(uint32_t at, uint32_t from, uint32_t to, uint32_t window)
+{
+	return (int32_t)(at - from) > -(int32_t)window && (int32_t)(at - to) < (int32_t)window;
+}
+
 /*
- * Does A, of side I of G, fit B, of the other side?  Each was told at its own time, so that it stands
- * for the numbers since it was told before.  A forger of one end hits these ranges as seldom as the
+ * Does A, of side I of G, fit B, of the other side?  B stands for all numbers since B was told before,
+ * because each end is told at a time of its own.  A stands for its last numbers alone: a range between
+ * two numbers of a forger may be half of all numbers.  So a forger of one end hits B as seldom as the
  * window of a packet.
  */
 static bool heard_fits(const struct graft_entry *g, int i, const struct graft_heard *a,
@@ -111,8 +120,8 @@ static bool heard_fits(const struct graft_entry *g, int i, const struct graft_he
 	const struct graft_side *s = &g->side[i], *o = &g->side[!i];
 	uint32_t window = larger(HEARD_WINDOW, larger(s->window, o->window));
 
-	return are_near(a->from, a->end, b->acked_to + o->ack_add, b->acked + o->ack_add, window) &&
-	       are_near(a->acked_to + s->ack_add, a->acked + s->ack_add, b->from, b->end, window);
+	return is_near(a->end, b->acked_to + o->ack_add, b->acked + o->ack_add, window) &&
+	       is_near(a->acked + s->ack_add, b->from, b->end, window);
 }
 
 /* H, of side I of G, is believed. */
@@ -124,7 +133,8 @@ static void heard_believe(struct graft_entry *g, int i, const struct graft_heard
 
 	if (h->ns > s->heard_ns) {
 		/* the TSvals of its packets are not known: the clock goes on, see let_out() */
-		o->tsval_sent += (__u32)((h->ns - s->heard_ns) / NS_PER_MS);
+		__atomic_fetch_add(&o->tsval_sent, (__u32)((h->ns - s->heard_ns) / NS_PER_MS),
+				   __ATOMIC_RELAXED);
 		s->heard_ns = h->ns;
 	}
 	if (h->end != h->from || h->acked != h->acked_to)
@@ -141,32 +151,30 @@ static void heard_believe(struct graft_entry *g, int i, const struct graft_heard
 					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-bool graft_merge(struct graft_table *gs, uint32_t slot, struct graft_heard heard[2][2])
+/*
+ * Believe what fits of HEARD.  What one end has said fits the other end if that was told later, so each
+ * is believed in turn while both go on.  Returns the side that has sent a reset, or -1.
+ */
+static int heard_merge(struct graft_entry *g, struct graft_heard heard[2][2])
 {
-	struct graft_entry *g = &gs->all[slot];
+	bool good[2][3] = { { true }, { true } };
 	struct graft_heard *of[2][3]; /* by side: here and believed; here; elsewhere */
 	struct graft_heard here[2];
-	bool good[2][3] = { { true }, { true } };
 
 	for (int i = 0; i < 2; i++) {
 		const struct graft_side *s = &g->side[i];
 
 		here[i] = (struct graft_heard){ s->heard_ns, (__u32)s->end, (__u32)s->acked,
 						0,           (__u32)s->end, (__u32)s->acked };
-		if (s->apart) {
-			struct graft_heard h = heard_apart(s);
-
-			graft_heard_note(&heard[i][0], &h);
-		}
 		of[i][0] = &here[i];
 		of[i][1] = &heard[i][0];
 		of[i][2] = &heard[i][1];
 	}
-	for (int a = 0; a < 3; a++)
-		for (int b = 0; b < 3; b++)
-			if ((a || b) && of[0][a]->ns && of[1][b]->ns &&
-			    heard_fits(g, 0, of[0][a], of[1][b]))
-				good[0][a] = good[1][b] = true;
+	for (int i = 0; i < 2; i++)
+		for (int a = 1; a < 3; a++)
+			for (int b = 0; b < 3; b++)
+				good[i][a] = good[i][a] || (of[i][a]->ns && of[!i][b]->ns &&
+							    heard_fits(g, i, of[i][a], of[!i][b]));
 	for (int twice = 0; twice < 2; twice++) /* an ACK may be that of a FIN which comes later */
 		for (int i = 0; i < 2; i++)
 			for (int a = 0; a < 3; a++)
@@ -175,7 +183,25 @@ bool graft_merge(struct graft_table *gs, uint32_t slot, struct graft_heard heard
 	for (int i = 0; i < 2; i++)
 		for (int a = 1; a < 3; a++)
 			if (good[i][a] && of[i][a]->flags & HEARD_RESET)
-				return graft_finish(gs, slot, i);
+				return i;
+	return -1;
+}
+
+bool graft_merge(struct graft_table *gs, uint32_t slot, struct graft_heard heard[2][2])
+{
+	struct graft_entry *g = &gs->all[slot];
+	int reset = heard_merge(g, heard);
+
+	for (int i = 0; i < 2; i++)
+		if (g->side[i].apart) {
+			struct graft_heard h = heard_apart(&g->side[i]);
+
+			graft_heard_note(&heard[i][0], &h);
+		}
+	if (reset < 0)
+		reset = heard_merge(g, heard);
+	if (reset >= 0)
+		return graft_finish(gs, slot, reset);
 	return g->side[0].fin == GRAFT_FIN_ACKED && g->side[1].fin == GRAFT_FIN_ACKED &&
 	       graft_finish(gs, slot, -1);
 }

@@ -200,7 +200,8 @@ void udp_graft_hear(const struct udp_table *us, uint32_t slot, struct graft_hear
 	const volatile struct udp_flow *f = &us->flows[slot];
 
 	for (int leg = 0; leg < 2; leg++) {
-		uint64_t ago = udp_ticks() - f->at[leg].heard; /* ticks wrap */
+		uint32_t heard = f->at[leg].heard;  /* before the clock */
+		uint64_t ago = udp_ticks() - heard; /* ticks wrap */
 
 		ret[leg] = (struct graft_heard){ 0 };
 		if (f->at[leg].packets)

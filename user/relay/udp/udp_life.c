@@ -387,6 +387,8 @@ void udp_sessions_follow_news(struct worker *w)
 		    (f->head.mirrored &&
 		     !graft_table_has_address(w->shared->grafts, &f->leg[CLIENT].tuple.local)))
 			udp_session_end(s, SESSION_MOVED);
+		else if (f->head.mirrored == GRAFT_CONDEMNED)
+			udp_session_end(s, CAUSE_KILLED);
 		else if (udp_server_is_lost(s))
 			udp_session_end(s, CAUSE_UPSTREAM_LOST);
 		else if (s->server && atomic_load(&s->server->dead))
