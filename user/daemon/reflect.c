@@ -176,15 +176,28 @@ static void sweep_all(void)
 
 /* --- imports --- */
 
-/* All of a relay's dump has come: what was not in it is over.  BEGAN: the number before the dump. */
+/*
+ * All of a relay's dump has come.  What was not in it has ended while the relay was not heard, and others
+ * were told of it.  BEGAN: the number before the dump.
+ */
 static void take_sync(uint32_t origin, uint64_t began)
 {
 	struct kept *k, *next;
 
-	for (k = TAILQ_FIRST(&all.order); k; k = next) {
+	for (k = TAILQ_FIRST(&all.order); k && k->number <= began; k = next) {
+		struct graft_record left = { .kind = RECORD_LEFT };
+
 		next = TAILQ_NEXT(k, in_order);
-		if (k->origin == origin && k->number <= began)
+		if (k->origin != origin)
+			continue;
+		if (!record_is_tcp(&k->r) && !record_is_udp(&k->r)) {
 			drop(k);
+			continue;
+		}
+		left.udp = record_is_udp(&k->r);
+		left.client = tuple_of(&k->r);
+		left.id = k->r.head.id;
+		keep(origin, &left);
 	}
 }
 
