@@ -245,6 +245,8 @@ static int import_record(struct stream *s, struct graft_record *r)
 		s->reflects = s->reflects || s->records > 2;
 		s->origin = r->named.tag;
 	}
+	if (r->kind == RECORD_SYNC) /* the last record before it may be of any relay */
+		import_sync(s);
 	if (s->origin == s->sb->own) /* a reflector tells this relay's own */
 		return 0;
 	standby_hear(s->sb, s->origin);
@@ -256,8 +258,6 @@ static int import_record(struct stream *s, struct graft_record *r)
 		import_heard(s, r);
 	else if (record_is_end(r))
 		import_end(s, r);
-	else if (r->kind == RECORD_SYNC)
-		import_sync(s);
 	else if (r->kind == RECORD_PORTS)
 		import_ports(s, r->ports);
 	return 0;
