@@ -33,6 +33,10 @@ class Storm(Fleet):
     def begin(self, chance):
         self.chance, self.talks = chance, []
         self.crowd = self.flows(2, "datagrams", "datagrams6")
+        self.ports()
+        n = len(self.crowd) * len(self.live())
+        wait_until(lambda: len([s for s, _ in self.known() if s["protocol"] == "udp"]) == n,
+                   lambda: f"flows to be known to all: {self.sums()}")
         self.young = [self.talk(forward, "n", 4) for forward in ("web", "six", "clear")]
         self.wait_ready(self.young)
 
@@ -106,6 +110,10 @@ class Storm(Fleet):
 
     # --- sessions ---
 
+    def ports(self):
+        """Of flows of UDP, as the server sees them.  Each has an answer."""
+        return [client.who(tries=20) for client in self.crowd]
+
     def known(self):
         """[(session, relay)] of all that relays own, help or hold."""
         return [(s, name) for name in self.live()
@@ -169,12 +177,12 @@ class Storm(Fleet):
         if len(self.live()) < len(self.names):
             some += [self.back, self.back]
         self.turn()
-        before = [client.who(tries=20) for client in self.crowd]
+        before = self.ports()
         self.note_ungrafted()
         time.sleep(0.15)  # until all exports have told what one has told
         event, begin = self.chance.choice(some), time.monotonic()
         what = f"{number}: {event.__name__} {event() or ''}"
-        ports = [client.who(tries=20) for client in self.crowd]
+        ports = self.ports()
         expect(ports == before, f"{what}: ports at the server: {before}, {ports}")
         self.wait_ready(self.talks[-2:])
         self.wait_once()
