@@ -156,11 +156,11 @@ class Storm(Fleet):
             when, why = excuses.get(port, (0, ""))
             if began < when < lost:
                 return why
-        if any(end in ("client-lost", "upstream-lost") and self.is_apart(when)
-               for _, when, end, *_ in self.why([port])[port]):
-            return "unheard"
         young = min(lost, (connected or lost) + YOUNG)
-        return any(begin < young and began < end for begin, end in self.changes) and "young"
+        if any(begin < young and began < end for begin, end in self.changes):
+            return "young"
+        return any(end in ("client-lost", "upstream-lost") and self.is_apart(when)
+                   for _, when, end, *_ in self.why([port])[port]) and "unheard"
 
     def is_apart(self, when):
         """WHEN: the hour, as in a log.  The last probes of a partition give up 4 s after it."""
