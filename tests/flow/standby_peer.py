@@ -18,8 +18,9 @@ where ADDRESS is a network.  On stdin, one a line:
 "ask": idle ones (KIND "i", which is "e" to the server) say something; "fin": of "h": end; "gap":
 the longest gap is counted anew.  At the end of stdin all end.  It prints "ready", a line of JSON
 for each word, and one at the end:
-{"answered", "wrong", "reset", "silent", "ended", "bytes", "gap_ms", "lost": [[local port,
-when it began, "reset" or "silent"]]}.
+{"answered", "wrong", "reset", "silent", "ended", "bytes", "gap_ms", "ports": local ones, but of
+KIND "n"; "lost": [[local port, "reset" or "silent", when it began, was connected (or null), and was
+lost]]}.
 """
 
 import asyncio
@@ -129,7 +130,7 @@ class Clients:
         self.address, self.port, self.kind, self.sources = address, port, kind, sources
         self.did = collections.Counter()
         self.gap = 0.0
-        self.lost = []
+        self.lost, self.ports = [], []
         self.stop = asyncio.Event()
         self.fin = asyncio.Event()
         self.asked = asyncio.Event()
@@ -141,6 +142,9 @@ class Clients:
         r, w = await asyncio.open_connection(address, self.port, local_addr=source,
                                              limit=1 << 20)
         w.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return r, w
+
+    async def greet(self, r, w):
         w.write(b"e" if self.kind in "in" else self.kind.encode())
         if await asyncio.wait_for(r.readexactly(1), PATIENCE) != b"!":
             raise ConnectionResetError
@@ -148,7 +152,6 @@ class Clients:
             if self.kind in "eihn":
                 w.write(b"hello")
                 await asyncio.wait_for(r.readexactly(5), PATIENCE)
-        return r, w
 
     async def exchange(self, r, w):
         data, start = os.urandom(random.randrange(1, 3000)), time.monotonic()
@@ -224,26 +227,32 @@ class Clients:
 
     async def run(self, number, ready):
         while True:
-            began, w = time.monotonic(), None
+            began, connected, w = time.monotonic(), None, None
             try:
                 r, w = await self.connect(number)
+                connected = time.monotonic()
+                if self.kind != "n":
+                    self.ports.append(w.get_extra_info("sockname")[1])
+                await self.greet(r, w)
                 ready.release()
                 await getattr(self, self.kind)(r, w)
                 w.close()
             except asyncio.TimeoutError:
-                self.lose("silent", w, began)
+                self.lose("silent", w, began, connected)
             except (OSError, asyncio.IncompleteReadError):
-                self.lose("reset", w, began)
+                self.lose("reset", w, began, connected)
             ready.release()
             if self.kind != "n" or self.stop.is_set():
                 return
 
-    def lose(self, how, w, began):
+    def lose(self, how, w, *times):
         self.did[how] += 1
-        self.lost.append((w.get_extra_info("sockname")[1] if w else 0, began, how))
+        self.lost.append((w.get_extra_info("sockname")[1] if w else 0, how, *times,
+                          time.monotonic()))
 
     def report(self):
-        print(json.dumps({"gap_ms": round(self.gap * 1000), "lost": self.lost, **self.did}),
+        print(json.dumps({"gap_ms": round(self.gap * 1000), "lost": self.lost,
+                          "ports": self.ports, **self.did}),
               flush=True)
 
     async def main(self, n):
