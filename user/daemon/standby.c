@@ -39,24 +39,28 @@
 
 void standby_hear(struct standby *sb, uint32_t tag)
 {
-	for (int i = 0; i < STREAMS_MAX; i++) {
-		uint32_t none = 0;
+	int at = 0;
 
-		if (atomic_load(&sb->relays[i].tag) == tag ||
-		    atomic_compare_exchange_strong(&sb->relays[i].tag, &none, tag)) {
-			atomic_store(&sb->relays[i].heard_ms, clock_ms());
-			return;
+	/* if there is no room, the one that was heard least lately is dead */
+	for (int i = 0; i < STREAMS_MAX; i++) {
+		if (atomic_load(&sb->relays[i].tag) == tag) {
+			at = i;
+			break;
 		}
+		if (atomic_load(&sb->relays[i].heard_ms) < atomic_load(&sb->relays[at].heard_ms))
+			at = i;
 	}
+	atomic_store(&sb->relays[at].tag, tag);
+	atomic_store(&sb->relays[at].heard_ms, clock_ms());
 }
 
 /* A living relay sends a record each second.  A stream that ends may begin again. */
 bool standby_is_told(const struct standby *sb, const struct grafted *h)
 {
-	uint32_t source = h->head->source, tag;
+	uint32_t source = h->head->source;
 
-	for (int i = 0; source && i < STREAMS_MAX && (tag = atomic_load(&sb->relays[i].tag)); i++)
-		if (tag == source)
+	for (int i = 0; source && i < STREAMS_MAX; i++)
+		if (atomic_load(&sb->relays[i].tag) == source)
 			return sb->now_ms < atomic_load(&sb->relays[i].heard_ms) + TOLD_MS;
 	return false;
 }

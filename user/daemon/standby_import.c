@@ -255,6 +255,8 @@ static int import_record(struct stream *s, struct graft_record *r)
 		import_heard(s, r);
 	else if (record_is_end(r))
 		import_end(s, r);
+	else if (r->kind == RECORD_SYNC)
+		import_sync(s);
 	else if (r->kind == RECORD_PORTS)
 		import_ports(s, r->ports);
 	return 0;
