@@ -305,13 +305,7 @@ bool session_graft_is_away(const struct session *s)
 
 bool session_graft_is_unheard(const struct session *s)
 {
-	const volatile struct graft_entry *g = session_is_grafted(s) ?
-						       graft_of(graft_table_of(s), s->graft) :
-						       NULL;
-
-	return g && g->head.mirrored && g->head.mirrored != GRAFT_OVER && g->loose == GRAFT_LOOSE &&
-	       !g->side[0].believed && !g->side[1].believed && !g->side[0].apart &&
-	       !g->side[1].apart;
+	return session_is_grafted(s) && graft_is_unheard(graft_table_of(s), s->graft);
 }
 
 bool session_graft_is_condemned(const struct session *s)

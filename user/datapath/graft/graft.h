@@ -272,6 +272,8 @@ bool graft_drop(struct graft_table *gs, uint32_t slot);
 void graft_wake(struct graft_table *gs, uint32_t slot);
 /* No worker has the session, which came from another relay, or was left by another daemon. */
 bool graft_is_orphan(const struct graft_table *gs, uint32_t slot);
+/* The session came from another relay, and no packet of it has come here since. */
+bool graft_is_unheard(const struct graft_table *gs, uint32_t slot);
 /* FDS, sockets for a session that is about to be adopted, become GS's. */
 void graft_give_sockets(struct graft_table *gs, uint32_t slot, const int fds[2]);
 /* graft_give_sockets() was called, perhaps with -1, and the sockets were not taken yet. */

@@ -136,6 +136,15 @@ bool graft_is_orphan(const struct graft_table *gs, uint32_t slot)
 	return graft_carries(gs, slot) && standby_worker(gs, slot) == GRAFT_NOBODY;
 }
 
+bool graft_is_unheard(const struct graft_table *gs, uint32_t slot)
+{
+	const volatile struct graft_entry *g = &gs->all[slot];
+
+	return g->head.mirrored && g->head.mirrored != GRAFT_OVER && g->loose == GRAFT_LOOSE &&
+	       !g->side[0].believed && !g->side[1].believed && !g->side[0].apart &&
+	       !g->side[1].apart;
+}
+
 /* SLOT may get its next session meanwhile, which a worker prepares: the next look sees that one. */
 __attribute__((no_sanitize("thread"))) bool graft_is_bare(const struct graft_table *gs,
 							  uint32_t slot, bool *ret_waits)
