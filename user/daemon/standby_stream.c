@@ -60,7 +60,8 @@ static void stream_count(struct standby *sb)
 		readers += s->is_open && !s->is_import && s->synced_ms;
 		unsynced += s->is_open && s->is_import && s->records && !s->synced_ms;
 	}
-	atomic_store(&sb->service->shared->standbys, readers);
+	if (atomic_exchange(&sb->service->shared->standbys, readers) && !readers)
+		atomic_store(&sb->service->shared->standbys_ms, clock_ms());
 	if (unsynced)
 		stream_mark_forwards(graft_table_unsynced_ports(sb->grafts),
 				     &sb->service->forwards);

@@ -229,9 +229,19 @@ static bool leave(struct session *s)
 	return true;
 }
 
-/* S ends here.  Does it go on by another relay? */
+#define PARTED_MS 300000
+
+/*
+ * S ends here.  Does it go on by another relay?  If the other relays were lost a short time ago, answers
+ * to probes of this relay may go by those.
+ */
 static bool others_carry(const struct session *s)
 {
+	uint64_t lost_ms = atomic_load(&s->worker->shared->standbys_ms);
+
+	if ((s->end_cause == CAUSE_CLIENT_LOST || s->end_cause == CAUSE_UPSTREAM_LOST) && lost_ms &&
+	    clock_ms() < lost_ms + PARTED_MS && session_graft_is_shared(s))
+		return true;
 	if (s->end_cause == CAUSE_GRACE_OVER)
 		return session_graft_is_told(s);
 	return s->end_cause != CAUSE_KILLED && session_graft_is_unheard(s);

@@ -29,6 +29,7 @@ struct shared {
 	struct checks *checks;
 	_Atomic uint64_t news;         /* changes that may have ended sessions */
 	_Atomic unsigned int standbys; /* other relays that know all grafted sessions */
+	_Atomic uint64_t standbys_ms;  /* when the last one left */
 	_Atomic uint64_t last_id;      /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 	struct worker *workers;        /* config->workers, once they are made */
