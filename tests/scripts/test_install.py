@@ -21,7 +21,8 @@ FILES = {"sbin/culvert": 0o755, **dict.fromkeys((
     *(f"share/doc/culvert/examples/{name}" for name in
       ("culvert.conf", "culvert.logrotate", "culvert.socket", "culvert-alerts.yml",
        "grafana-dashboard.json", "keepalived.conf", "bird-relay.conf", "bird-router.conf",
-       "culvert-announce", "culvert-announce.service")),
+       "culvert-announce", "culvert-announce.service", "culvert-reflect.service",
+       "culvert-redis.sh")),
     "share/bash-completion/completions/culvert",
     "share/zsh/site-functions/_culvert",
     "share/fish/vendor_completions.d/culvert.fish"), 0o644)}
