@@ -8,6 +8,7 @@ once.
 """
 
 import configparser
+import json
 import os
 import shlex
 import signal
@@ -16,13 +17,13 @@ import sys
 import time
 
 import pytest
-from fleet import PEER, PORT, VIP, Fleet, finish_all
-from labkit import SERVER, TOP, Lab, wait_until
+from fleet_rig import PEER
+from labkit import SERVER, TOP, Lab, tail, wait_until
 
 pytestmark = pytest.mark.needs("ip", "ss", "bird", "birdc", "ps", ipv6=True)
 EXAMPLES = os.path.join(TOP, "docs/examples")
 NAMES = "relay", "relay2", "relay3", "relay4"
-VIP6, SERVER6 = "2001:db8::80", "fd00:2::2"
+VIP, VIP6, PORT, SERVER6 = "192.0.2.80", "2001:db8::80", 9100, "fd00:2::2"
 ROUTER_OF = {"r1": "10.0.3", "r2": "10.0.4"}
 FORWARD = """[forward {name}]
 listen = {vip}:{port}
@@ -47,17 +48,16 @@ def service():
     return unit["Service"]
 
 
-class Announced(Fleet):
+class Announced:
     """A fleet in the lab: routes are bird2's."""
 
     def __init__(self, lab, program):
-        super().__init__(program, 0)
-        os.rmdir(self.home)
-        self.lab, self.home, self.names = lab, lab.home, NAMES[:lab.bgp]
-        self.announcers = {}
+        self.lab, self.program, self.names = lab, program, NAMES[:lab.bgp]
+        self.daemons, self.streams, self.announcers = {}, {}, {}
 
-    def ns(self, role):
-        return f"{self.lab.name}-{role}"
+    def run(self, role, *words):
+        return subprocess.run(["ip", "netns", "exec", f"{self.lab.name}-{role}", *words], check=True,
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
 
     def start(self, role, *words, **options):
         return self.lab.start(role, *words, **options)
@@ -71,6 +71,41 @@ class Announced(Fleet):
         wait_until(lambda: self.announced() == set(self.names), "all to be announced")
 
     # --- relays ---
+
+    def control(self, name):
+        return self.lab.path(os.path.join(name, "socket"))
+
+    def live(self):
+        return [name for name, daemon in self.daemons.items() if daemon.poll() is None]
+
+    def ask(self, name, *words):
+        return json.loads(subprocess.run(
+            [self.program, *words, "--json", "--control", self.control(name)], check=True,
+            stdout=subprocess.PIPE, text=True).stdout)
+
+    def sums(self):
+        return {name: {"owned": len(self.ask(name, "sessions")["sessions"]),
+                       **{key: self.ask(name, "status")["standby"][key]
+                          for key in ("held", "helped", "orphans", "adopted", "refused")}}
+                for name in self.live()}
+
+    def join(self, names):
+        """NAMES and all others that live tell each other of their sessions."""
+        for one in names:
+            for two in self.live():
+                for pair in ((one, two), (two, one)) if one != two else ():
+                    if pair not in self.streams:
+                        self.pipe(*pair)
+        for name in self.live():
+            wait_until(lambda: sum(s["stream"] == "import" and s["in_sync"]
+                                   for s in self.ask(name, "status")["standby"]["streams"])
+                       >= len(self.live()) - 1, f"{name} in sync", 20)
+
+    def pipe(self, source, target):
+        self.streams[source, target] = self.start(
+            "client", "sh", "-c",
+            f"while :; do {self.program} export --after 0.5 --control {self.control(source)} |"
+            f" {self.program} import --name {source} --control {self.control(target)}; sleep 0.1; done")
 
     def record(self, name):
         """A file of the lab's record."""
@@ -138,7 +173,7 @@ class Announced(Fleet):
     def cut(self, name):
         """The streams from and to NAME end."""
         for pair in [pair for pair in self.streams if name in pair]:
-            self.end(self.streams.pop(pair))
+            self.lab.stop(self.streams.pop(pair))
 
     def stop_culvert(self, name):
         self.daemons[name].terminate()
@@ -186,6 +221,12 @@ class Announced(Fleet):
         assert process.stdout.readline() == "ready\n", open(process.log, encoding="utf-8").read()
         return process
 
+    @staticmethod
+    def say(client, word):
+        client.stdin.write(word + "\n")
+        client.stdin.flush()
+        return json.loads(client.stdout.readline())
+
     def begin(self):
         self.clients = [self.talk(kind, n, address) for address in (VIP, VIP6)
                         for kind, n in (("e", 10), ("i", 11), ("d", 1), ("u", 1), ("h", 3))]
@@ -218,7 +259,16 @@ class Announced(Fleet):
         wait_until(self.is_owned_once, lambda: f"each of {self.n} to be owned once: {self.sums()}", 15)
 
     def finish_sessions(self):
-        finish_all(self, self.clients)
+        for client in self.clients:
+            client.stdin.close()
+        for client in self.clients:
+            line = client.stdout.readline()
+            assert line.startswith("{"), tail(client.log)
+            did = json.loads(line)
+            assert not did.get("wrong") and not did["lost"], f"{client.kind}: {did}"
+        wait_until(lambda: not any(s["owned"] + s["held"] + s["helped"] + s["orphans"]
+                                   for s in self.sums().values()),
+                   lambda: f"nothing to be left: {self.sums()}")
 
 
 @pytest.fixture(params=(3, 4))
