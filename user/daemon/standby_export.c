@@ -275,12 +275,19 @@ static void export_end(const struct grafted *h, const struct exported *was, uint
 			export_heard(h, ret);
 		return;
 	}
-	if (other.at != h->at && other.at != NO_SLOT) {
+	if (other.at != h->at && other.at != NO_SLOT)
 		other = grafted_at(h->grafts, other.at);
+	/* a later session of the tuple does not hide the end */
+	if (other.head && (!(was->id >> ID_COUNTER_BITS) || other.head->id == was->id)) {
 		/* the session has ended here, and its copy has come back from the peer meanwhile */
-		if (now != KEY_NONE || !(was_key & KEY_OWNED) || other.state != GRAFTED_STANDBY)
+		if (now != KEY_NONE || !(was_key & KEY_OWNED))
 			return;
-		grafted_end(&other);
+		if (other.state == GRAFTED_STANDBY)
+			grafted_end(&other);
+		else if (!grafted_is_unowned(&other))
+			return;
+		else if (graft_finish(other.grafts, other.slot, -1))
+			graft_put(other.grafts, other.slot);
 	}
 	/* an expired session may go on elsewhere */
 	*ret = (struct graft_record){
