@@ -188,7 +188,7 @@ static int daemon_take_over(struct daemon *d)
 		return r;
 	if (!graft_table_begin(gs, d->err, sizeof(d->err)) &&
 	    !threads_follow_grafts(&d->service.threads)) {
-		take_over_grafts(d->take_over, gs);
+		take_over_grafts(d->take_over, gs, &d->standby.addresses);
 		graft_table_revive(gs, d->account.uid);
 		return 0;
 	}

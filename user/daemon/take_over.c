@@ -345,7 +345,7 @@ bool take_over_lacks(const struct take_over *t)
 	return t && !t->stored && !t->taken;
 }
 
-void take_over_grafts(struct take_over *t, struct graft_table *gs)
+void take_over_grafts(struct take_over *t, struct graft_table *gs, struct standby_addresses *w)
 {
 	uint32_t pins = (uint32_t)graft_table_pins(gs);
 	unsigned int n = 0;
@@ -368,6 +368,7 @@ void take_over_grafts(struct take_over *t, struct graft_table *gs)
 		}
 		h = grafted_at(gs, at);
 		h.head->mirrored = GRAFT_UNKNOWN; /* no other relay has it */
+		standby_addresses_find_routes(w, &h); /* its sockets are asked later */
 		grafted_wake(&h);
 		n++;
 	}

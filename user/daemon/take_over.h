@@ -2,6 +2,7 @@
 #pragma once
 
 #include "daemon/service.h"
+#include "daemon/standby_addresses.h"
 
 /*
  * Take the place of the daemon before this one, as relay/handed.h says.  By the main thread, before
@@ -29,6 +30,6 @@ bool take_over_lacks(const struct take_over *t);
  * GS has begun: enter the grafted sessions of a daemon with other maps, whose packet programs still
  * carry them.
  */
-void take_over_grafts(struct take_over *t, struct graft_table *gs);
+void take_over_grafts(struct take_over *t, struct graft_table *gs, struct standby_addresses *w);
 /* The workers run, and GRAFTS carries: say how long the sessions have waited.  Frees T; NULL is fine. */
 void take_over_end(struct take_over *t, const struct graft_table *grafts);
