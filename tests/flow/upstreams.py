@@ -545,12 +545,16 @@ def test_agent(trial):
         seen = trial.counter("PassiveOpens")
         wait_until(lambda: trial.counter("PassiveOpens") >= seen + 4, "the agent to be asked again")
 
+    def five():
+        return trial.server(7101)["live"] + trial.server(7102)["live"] == 5
+
     say("ready up 100%\n")
     agent = trial.lab.start_server("server", 7401, "socat", "TCP-LISTEN:7401,fork,reuseaddr",
                                    f"SYSTEM:cat {path}")
     trial.begin(f"{A} weight=4 {B}", "check = 0.1", "check-agent = 7401", "on-down = reset")
     trial.wait_state(7101, "up")
     kept = trial.start_clients("keep", 5)
+    wait_until(five, "five sessions")  # no server takes one while the agent says drain
     say("50% extraordinary\n")
     wait_until(lambda: trial.server(7101)["weight"] == 2, "half of the weight")
     for order, back in ("drain\n", "ready\n"), ("0%\n", "50%\n"):
@@ -590,7 +594,7 @@ def test_agent(trial):
     trial.wait_state(7101, "up", "returning")
     trial.finish_clients(kept)
     kept = trial.start_clients("keep", 5)
-    wait_until(lambda: trial.server(7101)["live"] + trial.server(7102)["live"] == 5, "five sessions")
+    wait_until(five, "five sessions")
     say("maint\n")
     wait_until(lambda: trial.errors()["server-down"] == 10, "sessions of servers in maintenance to end")
     for line in ("gets no sessions: agent: drain", "is back: agent: ready", "is back: agent: up",

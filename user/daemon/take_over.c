@@ -367,7 +367,7 @@ void take_over_grafts(struct take_over *t, struct graft_table *gs, struct standb
 			continue;
 		}
 		h = grafted_at(gs, at);
-		h.head->mirrored = GRAFT_UNKNOWN; /* no other relay has it */
+		h.head->mirrored = GRAFT_UNKNOWN;     /* no other relay has it */
 		standby_addresses_find_routes(w, &h); /* its sockets are asked later */
 		grafted_wake(&h);
 		n++;
