@@ -290,8 +290,8 @@ static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const
  *   - A keepalive probe: the same; but the probe goes out if the remote end is silent.
  *   - FIN: the daemon died.  The socket gets a reset, so that the next daemon can make it anew.
  *   - SYN: a new socket was given the same tuple.  The SYN is refused.
- *   - RST: the socket has died (ss -K), and the reset goes out; but it is dropped if the session is
- *     over, or was left to another relay.
+ *   - RST: the socket has died (ss -K, or keepalive gives up), and the reset goes out; but it is dropped
+ *     if the session is over, or another relay knows the session: it may go on there.
  */
 static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
@@ -300,8 +300,9 @@ static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f, con
 	if (p->flags & SYN)
 		return give_back(skb, p, f->mine, p->seq + 1, RST | ACK);
 	if (p->flags & RST)
-		return f->g->ended_ns || f->g->head.worker == GRAFT_NOBODY ? DROP :
-									     let_out(skb, f, p);
+		return f->g->ended_ns || f->g->head.mirrored || f->g->head.worker == GRAFT_NOBODY ?
+			       DROP :
+			       let_out(skb, f, p);
 	if (!p->len && !(p->flags & FIN) && diff(p->seq, ack) >= 0)
 		return DROP;
 	if (!p->len && !(p->flags & FIN) && p->seq == ack - 1 && !is_heard(f->mine))

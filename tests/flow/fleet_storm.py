@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What may happen to a fleet, at random by `--seed`, for `--storm ROUNDS`, while sessions begin.
 
-A session may be lost that was killed; or was younger than YOUNG at some change, or not grafted then;
-or whose owner, in a partition, did not hear the answers to its probes, which went by other relays.
+A session may be lost that was killed; or was younger than YOUNG at some change, or not grafted then.
 """
 
+import collections
 import contextlib
 import random
 import time
@@ -26,8 +26,8 @@ class Storm(Fleet):
     def __init__(self, *args, **how):
         super().__init__(*args, **how)
         self.changes = []  # [(begin, end)]: of routes and relays
-        self.partitions = []
-        self.killed, self.ungrafted = {}, {}  # {client's port: (when, why)}
+        self.killed = collections.defaultdict(list)  # {client's port: [when]}
+        self.ungrafted = {}  # {client's port: (when, why)}
         self.lost = []
 
     def begin(self, chance):
@@ -93,7 +93,6 @@ class Storm(Fleet):
                 time.sleep(self.chance.uniform(0.5, 2.5))
             self.cut()
             self.join()
-        self.partitions.append(self.changes[-1])
         self.route(self.live())
         return name
 
@@ -102,7 +101,8 @@ class Storm(Fleet):
         known = [s for s in self.ask(name, "sessions", "--all")["sessions"]
                  if s["protocol"] == "tcp"]
         some = {s["id"]: s for s in self.chance.sample(known, min(3, len(known)))}
-        self.killed.update((port_of(s), (time.monotonic(), "killed")) for s in some.values())
+        for s in some.values():
+            self.killed[port_of(s)].append(time.monotonic())
         self.ask(name, "kill", *map(str, some))
         wait_until(lambda: not any(s["id"] in some for s, _ in self.known()), lambda:
                    f"killed ones to go: {[at for at in self.known() if at[0]['id'] in some]}", 10)
@@ -147,27 +147,18 @@ class Storm(Fleet):
                         f"changes: {self.changes[-12:]}")
         lost = {(port, how) for port, how, *_ in did["lost"]}
         for port in did["ports"]:
-            when, _ = self.killed.get(port, (0, ""))
+            when = max(self.killed[port], default=0)
             expect(when < talk.began or (port, "reset") in lost,
                    f"{talk.name}: port {port}, killed at {when:.1f}, goes on: {did}")
 
     def excuse(self, port, _, began, connected, lost):
-        for excuses in self.killed, self.ungrafted:
-            when, why = excuses.get(port, (0, ""))
-            if began < when < lost:
-                return why
+        if any(began < when < lost for when in self.killed[port]):
+            return "killed"
+        when, why = self.ungrafted.get(port, (0, ""))
+        if began < when < lost:
+            return why
         young = min(lost, (connected or lost) + YOUNG)
-        if any(begin < young and began < end for begin, end in self.changes):
-            return "young"
-        return any(end in ("client-lost", "upstream-lost") and self.is_apart(when)
-                   for _, when, end, *_ in self.why([port])[port]) and "unheard"
-
-    def is_apart(self, when):
-        """WHEN: the hour, as in a log.  The last probes of a partition give up 4 s after it."""
-        day = 24 * 3600
-        hour, minute, second = when.split(":")
-        ago = (time.time() - int(hour) * 3600 - int(minute) * 60 - float(second)) % day
-        return any(begin < time.monotonic() - ago < end + 4 for begin, end in self.partitions)
+        return "young" if any(begin < young and began < end for begin, end in self.changes) else None
 
     def one_round(self, number):
         some = [self.drain, self.rehash, self.rehash, self.kill, self.partition] if \

@@ -912,8 +912,10 @@ static enum model_verdict frozen(const struct model *m, struct model_frame *f,
 	if (p->flags & SYN) /* of a new socket */
 		return give_back(f, at, p, p->seq + 1, RST | ACK);
 	if (p->flags & RST) /* it has died; or the session is over */
-		return at->g->ended_ns || at->g->head.worker == GRAFT_NOBODY ? MODEL_DROP :
-									       let_out(m, f, at, p);
+		return at->g->ended_ns || at->g->head.mirrored ||
+				       at->g->head.worker == GRAFT_NOBODY ?
+			       MODEL_DROP :
+			       let_out(m, f, at, p);
 	if (end_of(p) == p->seq && ahead(p->seq, ack) >= 0) /* nothing to answer */
 		return MODEL_DROP;
 	if (end_of(p) == p->seq && p->seq + 1 == ack) {

@@ -27,12 +27,14 @@
 #include "relay/upstream_socket.h"
 
 #define LOOK_MS 50
-#define CARE_MS 2000  /* between two looks at sessions that may expire, and at unused addresses */
-#define GONE_MS 10000 /* the least silence after which an orphan is probed */
-#define TOLD_MS 5000  /* a relay that is not heard for this time is dead */
-#define WAKE_MS 200   /* between two tries to wake a silent orphan, */
-#define WAKES 6       /* each of which succeeds once in so many: one relay is the first */
-#define LOST_MS 20000 /* without an exporter for this time: idle-timeout begins */
+#define CARE_MS 2000    /* between two looks at sessions that may expire, and at unused addresses */
+#define GONE_MS 10000   /* the least silence after which an orphan is probed */
+#define TOLD_MS 5000    /* a relay that is not heard for this time is dead */
+#define MISSING_MS 2000 /* a relay that is not heard for this time is missing, */
+#define DEAD_MS 300000  /* but not for longer than this */
+#define WAKE_MS 200     /* between two tries to wake a silent orphan, */
+#define WAKES 6         /* each of which succeeds once in so many: one relay is the first */
+#define LOST_MS 20000   /* without an exporter for this time: idle-timeout begins */
 #define REVIVE_MS 1000
 
 /* --- sessions that expire: under the lock --- */
@@ -231,6 +233,8 @@ static void standby_adopt_all(struct worker *w, const void *arg)
 {
 	struct standby *sb = *(struct standby *const *)arg;
 
+	if (atomic_load(&w->shared->handed_over)) /* the next daemon has the maps */
+		return;
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
 		grafted_revive(&h, w);
 		if (!standby_is_due(sb, w, &h))
@@ -248,15 +252,18 @@ static void standby_adopt_all(struct worker *w, const void *arg)
 static void standby_look_for_arrivals(struct standby *sb)
 {
 	uint64_t before = sb->adopted, began = clock_ms();
+	bool handed_over;
 
 	sb->revives = sb->service->privileged && began >= sb->revive_ms;
 	if (standby_prepare(sb)) {
 		threads_call(&sb->service->threads, standby_adopt_all, &sb);
 		/*
 		 * close the sockets that no worker took: their session has left or ended, and the
-		 * slot gets another session
+		 * slot gets another session; but a session of the next daemon would be reset
 		 */
-		for (uint32_t slot = 0; slot < graft_table_total(sb->grafts); slot++)
+		handed_over = atomic_load(&sb->service->shared->handed_over);
+		for (uint32_t slot = 0; !handed_over && slot < graft_table_total(sb->grafts);
+		     slot++)
 			graft_close_sockets(sb->grafts, slot);
 	}
 	/* a longer pause: thousands of vain tries must not keep this thread busy */
@@ -282,11 +289,25 @@ static void standby_wake_orphans(struct standby *sb)
 	}
 }
 
+/* A relay that was heard lately is silent, or on the far side of a partition. */
+static void standby_note_missing(const struct standby *sb)
+{
+	for (int i = 0; i < STREAMS_MAX; i++) {
+		uint64_t heard_ms = atomic_load(&sb->relays[i].heard_ms);
+
+		if (heard_ms && sb->now_ms > heard_ms + MISSING_MS &&
+		    sb->now_ms < heard_ms + DEAD_MS)
+			atomic_store(&sb->service->shared->missing_ms, sb->now_ms);
+	}
+}
+
 static void standby_on_look(struct timer *t)
 {
 	struct standby *sb = container_of(t, struct standby, look);
 	uint64_t began = clock_ms();
 
+	if (atomic_load(&sb->service->shared->handed_over))
+		return;
 	sb->now_ms = began;
 	standby_look_for_arrivals(sb);
 	if (standby_addresses_look(&sb->addresses))
@@ -297,6 +318,7 @@ static void standby_on_look(struct timer *t)
 	}
 	if (began >= sb->wake_ms) {
 		standby_wake_orphans(sb);
+		standby_note_missing(sb);
 		sb->wake_ms = began + WAKE_MS;
 	}
 	if (began >= sb->cared_ms + CARE_MS) {
@@ -329,24 +351,25 @@ void standby_news(struct standby *sb)
 
 /* --- status --- */
 
-unsigned int standby_held(const struct standby *sb)
+/* Add counts of the sessions that no worker here has. */
+static void standby_add_counts(const struct standby *sb, struct json_object *o)
 {
-	unsigned int n = 0;
+	unsigned int held = 0, helped = 0, orphans = 0;
 
-	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++)
-		n += h.state == GRAFTED_STANDBY && !grafted_is_helped(&h);
-	return n;
-}
+	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
+		bool helps = grafted_is_helped(&h);
 
-/* Sessions without an owner here that another relay has, and whose packets go by here; or that none has. */
-static unsigned int standby_count(struct standby *sb, bool told)
-{
-	unsigned int n = 0;
-
-	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++)
-		if (grafted_is_helped(&h) || (!told && h.state == GRAFTED_STANDBY))
-			n += standby_is_told(sb, &h) == told;
-	return n;
+		if (!helps && h.state != GRAFTED_STANDBY)
+			continue;
+		held += !helps;
+		if (!standby_is_told(sb, &h))
+			orphans++;
+		else if (helps)
+			helped++;
+	}
+	json_add_int(o, "held", held);
+	json_add_int(o, "helped", helped);
+	json_add_int(o, "orphans", orphans);
 }
 
 struct json_object *standby_json(struct standby *sb)
@@ -354,9 +377,7 @@ struct json_object *standby_json(struct standby *sb)
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
 
 	json_add_int(o, "owned", session_syn_live(sb->service->shared));
-	json_add_int(o, "held", standby_held(sb));
-	json_add_int(o, "helped", standby_count(sb, true));
-	json_add_int(o, "orphans", standby_count(sb, false));
+	standby_add_counts(sb, o);
 	json_add_int(o, "adopted", sb->adopted);
 	json_add_int(o, "refused", sb->refused);
 	json_add_int(o, "addresses", sb->addresses.n);

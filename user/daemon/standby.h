@@ -125,8 +125,6 @@ void standby_begin_looks(void *arg);
 /* May another export or import begin? */
 bool standby_has_room(struct standby *sb);
 
-/* The number of imported sessions that wait for their addresses.  By any thread. */
-unsigned int standby_held(const struct standby *sb);
 /* Does another relay tell that it has H?  By any thread. */
 bool standby_is_told(const struct standby *sb, const struct grafted *h);
 /* The relay TAG of an import is heard.  On the thread of the import. */

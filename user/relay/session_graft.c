@@ -308,6 +308,15 @@ bool session_graft_is_unheard(const struct session *s)
 	return session_is_grafted(s) && graft_is_unheard(graft_table_of(s), s->graft);
 }
 
+#define APART_MS 15000 /* another relay was missing; probes may have begun then */
+
+bool session_graft_is_apart(const struct session *s)
+{
+	return (s->end_cause == CAUSE_CLIENT_LOST || s->end_cause == CAUSE_UPSTREAM_LOST) &&
+	       session_graft_is_told(s) &&
+	       clock_ms() < atomic_load(&s->worker->shared->missing_ms) + APART_MS;
+}
+
 bool session_graft_is_condemned(const struct session *s)
 {
 	return session_is_grafted(s) && session_runs(s) &&
@@ -316,7 +325,8 @@ bool session_graft_is_condemned(const struct session *s)
 
 bool session_graft_hand_over(struct session *s)
 {
-	uint32_t alone_ms = session_graft_is_away(s) ? ALONE_NEVER : ALONE_EXPIRED;
+	bool goes_on = session_graft_is_away(s) || session_graft_is_apart(s);
+	uint32_t alone_ms = goes_on ? ALONE_NEVER : ALONE_EXPIRED;
 
 	return graft_part(graft_table_of(s), s->graft, alone_ms) && session_graft_forget(s);
 }

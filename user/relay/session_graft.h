@@ -76,12 +76,17 @@ bool session_graft_is_told(const struct session *s);
  * Then session_graft_hand_over() forgets S.
  */
 bool session_graft_is_unheard(const struct session *s);
+/*
+ * True if no end of S answers to probes, which may be for want of word of another relay.  Then S becomes an
+ * orphan, which any relay may adopt.
+ */
+bool session_graft_is_apart(const struct session *s);
 /* `culvert kill` at another relay is about S. */
 bool session_graft_is_condemned(const struct session *s);
 /* True if S is grafted, its address has left this machine, and another relay knows S. */
 bool session_graft_is_away(const struct session *s);
 /*
- * Make the slot of S, which is away, STANDBY.  True: S has no graft any more, and has to end
+ * Make the slot of S, which is away or apart, STANDBY.  True: S has no graft any more, and has to end
  * without a packet.
  */
 bool session_graft_hand_over(struct session *s);

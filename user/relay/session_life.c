@@ -229,16 +229,18 @@ static bool leave(struct session *s)
 	return true;
 }
 
-#define PARTED_MS 300000
+#define PARTED_MS 300000 /* after which other relays that were lost count as dead */
 
 /*
- * S ends here.  Does it go on by another relay?  If the other relays were lost a short time ago, answers
- * to probes of this relay may go by those.
+ * S ends here.  Does it go on by another relay?  If another relay was lost a short time ago, answers to
+ * probes of this relay may go by that one.
  */
 static bool others_carry(const struct session *s)
 {
 	uint64_t lost_ms = atomic_load(&s->worker->shared->standbys_ms);
 
+	if (session_graft_is_apart(s))
+		return true;
 	if ((s->end_cause == CAUSE_CLIENT_LOST || s->end_cause == CAUSE_UPSTREAM_LOST) && lost_ms &&
 	    clock_ms() < lost_ms + PARTED_MS && session_graft_is_shared(s))
 		return true;

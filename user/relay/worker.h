@@ -30,7 +30,8 @@ struct shared {
 	_Atomic uint64_t news;         /* changes that may have ended sessions */
 	_Atomic unsigned int standbys; /* other relays that know all grafted sessions */
 	_Atomic uint64_t standbys_ms;  /* when the last one left */
-	_Atomic uint64_t last_id;      /* of sessions */
+	_Atomic uint64_t missing_ms; /* when another relay was missing last; see daemon/standby.c */
+	_Atomic uint64_t last_id;    /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 	struct worker *workers;        /* config->workers, once they are made */
 	_Atomic uint64_t server_news;  /* changes in the known handshakes of servers */
