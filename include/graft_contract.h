@@ -428,7 +428,7 @@ struct graft_head {
 	GRAFT_SHARED __u32 source;   /* graft_tag() of the import that has the session; 0: none */
 	GRAFT_SHARED __u32 mirrored; /* enum graft_mirrored */
 	GRAFT_SHARED __u32
-		alone_ms; /* STANDBY: no export since then (low half); or ALONE_* of grafted.h */
+		alone_ms; /* STANDBY: no export since then (low half); or ALONE_* of graft.h */
 };
 
 /* All that is kept of a client's SYN: enough to make the SYN again. */

@@ -73,7 +73,7 @@ enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives);
 bool grafted_is_unowned(const struct grafted *h);
 /* The same; or datagrams of a flow of another relay come, which stays STANDBY. */
 bool grafted_is_helped(const struct grafted *h);
-/* What was seen here of both ends. */
+/* Set RET to both ends, as packets here have shown them. */
 void grafted_hear(const struct grafted *h, struct graft_heard ret[2]);
 /* The session needs new sockets before a worker can adopt it. */
 bool grafted_wants_sockets(const struct grafted *h);

@@ -33,8 +33,9 @@
 #define BUCKETS 65536
 #define LOOK_MS 50
 #define ALIVE_MS 1000
-#define TOLD_MS 2500  /* a relay that is not heard for this time is not told as alive, */
-#define LOST_MS 60000 /* and for this time loses its records */
+#define HEARD_MS 1500 /* a relay that is not heard for this time is not told as alive; */
+#define TOLD_MS 2500  /* for this time: new clients are not told of its records; */
+#define LOST_MS 60000 /* for this time: its records are dropped */
 #define KEPT_MS 15000 /* an end, or word of a helper, stays for this time */
 #define KEPT_MAX (1U << 20)
 
@@ -89,6 +90,11 @@ static bool is_of_udp(const struct graft_record *r)
 	return record_is_short(r) ? r->udp : record_is_udp(r);
 }
 
+static uint64_t id_of(const struct graft_record *r)
+{
+	return record_is_short(r) ? r->id : r->head.id;
+}
+
 static bool is_same(struct graft_record *a, struct graft_record *b)
 {
 	struct graft_tuple x, y;
@@ -99,7 +105,9 @@ static bool is_same(struct graft_record *a, struct graft_record *b)
 		return a->named.tag == b->named.tag;
 	x = tuple_of(a);
 	y = tuple_of(b);
-	return !memcmp(&x, &y, sizeof(x)) && is_of_udp(a) == is_of_udp(b);
+	/* the end of an earlier session of the tuple may come after the later session */
+	return !memcmp(&x, &y, sizeof(x)) && is_of_udp(a) == is_of_udp(b) &&
+	       ((!record_is_short(a) && !record_is_short(b)) || id_of(a) == id_of(b));
 }
 
 static struct kept_bucket *bucket_of(struct graft_record *r)
@@ -200,7 +208,7 @@ static void take_sync(uint32_t origin, uint64_t began)
 		}
 		left.udp = is_of_udp(&k->r);
 		left.client = tuple_of(&k->r);
-		left.id = k->r.head.id;
+		left.id = id_of(&k->r);
 		keep(origin, &left);
 	}
 }
@@ -239,44 +247,15 @@ static const char *take(struct taking *t, struct graft_record *r)
 	return NULL;
 }
 
-static void import_stream(const struct control *c, int fd)
+static const char *take_locked(void *arg, struct graft_record *r, const char *why)
 {
-	struct taking t = { 0 };
-	uint8_t *buffer = allocated(malloc(65536));
-	const char *why = NULL, *fault;
-	size_t len = 0;
+	const char *fault;
 
-	while (!why && control_wait(c, fd, t.relay ? DEAF_MS : -1) > 0) {
-		ssize_t n = recv(fd, buffer + len, 65536 - len, MSG_DONTWAIT);
-		struct graft_record r;
-		size_t at = 0;
-		int took = 0;
-
-		if (n <= 0)
-			break;
-		len += (size_t)n;
-		pthread_mutex_lock(&all.lock);
-		while (!why &&
-		       (took = record_unpack(buffer + at, len - at, clock_ns(), &r, &fault)) > 0) {
-			why = take(&t, &r);
-			at += (size_t)took;
-		}
-		why = took < 0 ? fault : why;
-		pthread_mutex_unlock(&all.lock);
-		len -= at;
-		memmove(buffer, buffer + at, len);
-	}
-	if (why) {
-		struct json_object *o = request_error_json(ERROR_MALFORMED, "import: %s", why);
-		size_t n;
-		const char *text = json_line(o, JSON_C_TO_STRING_PLAIN, &n);
-
-		log_warning("import: %s", why);
-		if (text)
-			control_send(c, fd, DEAF_MS, text, n);
-		json_object_put(o);
-	}
-	free(buffer);
+	(void)why; /* one wrong record is left out */
+	pthread_mutex_lock(&all.lock);
+	fault = take(arg, r);
+	pthread_mutex_unlock(&all.lock);
+	return fault;
 }
 
 /* --- exports --- */
@@ -329,8 +308,11 @@ static void send_syncs(struct sending *s)
 	s->synced = all.number;
 }
 
-/* Send the records behind the mark.  DUMPS: ends are left out.  False: the client takes nothing. */
-static bool send_all(struct sending *s, bool dumps)
+/*
+ * Send the records behind the mark.  Ends up to number BEGAN are left out, at which the client's dump has
+ * begun, and so is what relays had that were dead then.  False: the client takes nothing.
+ */
+static bool send_all(struct sending *s, uint64_t began)
 {
 	struct kept *k;
 
@@ -342,8 +324,9 @@ static bool send_all(struct sending *s, bool dumps)
 			TAILQ_REMOVE(&all.order, &s->mark, in_order);
 			TAILQ_INSERT_AFTER(&all.order, k, &s->mark, in_order);
 			/* what a dead relay had is held, owned or over: living ones tell which */
-			if (!relay || (dumps && (passes_soon(&k->r) ||
-						 clock_ms() - relay->heard_ms >= TOLD_MS)))
+			if (!relay ||
+			    (k->number <= began &&
+			     (passes_soon(&k->r) || clock_ms() - relay->heard_ms >= TOLD_MS)))
 				continue;
 			send_relay(s, relay);
 			send_put(s, &k->r);
@@ -362,7 +345,7 @@ static bool send_alive(struct sending *s)
 	pthread_mutex_lock(&all.lock);
 	sweep_all();
 	for (const struct relay *relay = all.relays; relay < all.relays + STREAMS_MAX; relay++)
-		if (relay->tag && clock_ms() - relay->heard_ms < TOLD_MS) {
+		if (relay->tag && clock_ms() - relay->heard_ms < HEARD_MS) {
 			send_relay(s, relay);
 			send_put(s, &r);
 		}
@@ -376,19 +359,20 @@ static void export_stream(const struct control *c, int fd)
 {
 	struct sending s = { .control = c, .fd = fd, .buffer = allocated(malloc(65536)) };
 	struct graft_record r = { .kind = RECORD_BEGIN };
-	uint64_t alive_ms = clock_ms();
+	uint64_t alive_ms = clock_ms(), began;
 	bool ok;
 
 	pthread_mutex_lock(&all.lock);
 	TAILQ_INSERT_HEAD(&all.order, &s.mark, in_order);
+	began = all.number;
 	pthread_mutex_unlock(&all.lock);
 	send_put(&s, &r);
-	ok = send_alive(&s) && send_all(&s, true);
+	ok = send_alive(&s) && send_all(&s, began);
 	if (!s.origin) { /* there are no relays yet */
 		r.kind = RECORD_SYNC;
 		send_put(&s, &r);
 	}
-	while (ok && send_flush(&s) && !control_wait(c, fd, LOOK_MS) && send_all(&s, false)) {
+	while (ok && send_flush(&s) && !control_wait(c, fd, LOOK_MS) && send_all(&s, began)) {
 		if (clock_ms() - alive_ms < ALIVE_MS)
 			continue;
 		alive_ms = clock_ms();
@@ -475,7 +459,8 @@ static void stream(void *arg, const struct control *c, const struct request *req
 	if (exports)
 		export_stream(c, fd);
 	else
-		import_stream(c, fd);
+		stream_read(c, fd, req->values[KEY_NAME].text ?: "", take_locked,
+			    &(struct taking){ .relay = NULL });
 	count(n, -1);
 }
 

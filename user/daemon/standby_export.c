@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: exports share one look at all sessions, each EXPORT_LOOK_MS at least, and each
- * export sends a record of each place whose key has changed.  A peer that takes nothing holds up this export alone, and is
- * cut off in the end.
+ * export sends a record of each place whose key has changed.  A peer that takes nothing holds up this
+ * export alone, and is cut off in the end.
  *
  * Each export has a thread of the control socket, on which all of this runs.
  */
@@ -112,28 +112,23 @@ static bool export_forwards(struct stream *s)
 #define KEY_TOLD 2U
 /* The low bits of a larger key: another relay has the session, whose packets go by here. */
 #define KEY_HELPED 2U
+/* The low bits: this relay has told that it owns the session, which has another place now. */
+#define KEY_MOVED 3U
 #define KEY_LOW 3U
-
-static void export_clear(struct standby *sb, uint32_t at, uint32_t bits)
-{
-	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
-		if (s->keys)
-			__atomic_fetch_and(&s->keys[at], ~bits, __ATOMIC_RELAXED);
-}
 
 void standby_export_again(struct standby *sb, uint32_t at)
 {
-	export_clear(sb, at, ~KEY_OWNED);
+	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
+		if (s->keys)
+			__atomic_fetch_and(&s->keys[at], KEY_OWNED, __ATOMIC_RELAXED);
 }
 
-/*
- * An export may not have looked since this relay owned the session of AT.  KEY_OWNED would make
- * export_end() take the session's new place for the copy of an ended session, and drop it.  On the
- * thread of an import.
- */
+/* An export may not have looked since this relay owned the session of AT.  On the thread of an import. */
 void standby_export_moved(struct standby *sb, uint32_t at)
 {
-	export_clear(sb, at, KEY_OWNED);
+	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
+		if (s->keys && __atomic_load_n(&s->keys[at], __ATOMIC_RELAXED) != KEY_NONE)
+			__atomic_fetch_or(&s->keys[at], KEY_MOVED & ~KEY_OWNED, __ATOMIC_RELAXED);
 }
 
 /*
@@ -253,14 +248,15 @@ static void export_heard(const struct grafted *h, struct graft_record *ret)
 }
 
 /*
- * Place H has exported the session WAS, and exports it no more: make the record of its end.  If
- * another place exports the session now, there is no such record.  NOW is the key of H, and was WAS_KEY.
+ * Place H has exported the session WAS, and exports it no more: make the record of its end.  There is
+ * none if this relay owns the session at another place.  NOW is the key of H, and was WAS_KEY.
  */
 static void export_end(const struct grafted *h, const struct exported *was, uint32_t was_key,
 		       uint32_t now, struct graft_record *ret)
 {
 	struct grafted other = { .at = grafted_find(h->grafts, h->udp, &was->client) };
 	bool expired = h->state == GRAFTED_STANDBY && now == KEY_NONE;
+	bool moved = (was_key & KEY_LOW) == KEY_MOVED;
 	bool same = !memcmp(&h->leg[0]->tuple, &was->client, sizeof(was->client));
 	const volatile struct graft_entry *g = h->udp ? NULL : graft_of(h->grafts, h->slot);
 
@@ -279,19 +275,19 @@ static void export_end(const struct grafted *h, const struct exported *was, uint
 		other = grafted_at(h->grafts, other.at);
 	/* a later session of the tuple does not hide the end */
 	if (other.head && (!(was->id >> ID_COUNTER_BITS) || other.head->id == was->id)) {
-		/* the session has ended here, and its copy has come back from the peer meanwhile */
-		if (now != KEY_NONE || !(was_key & KEY_OWNED))
+		if (!(was_key & KEY_OWNED) ||
+		    (other.state == GRAFTED_ACTIVE && !grafted_is_unowned(&other)))
 			return;
-		if (other.state == GRAFTED_STANDBY)
+		/* else the session has ended here, and a late record has brought its copy back */
+		moved = moved || now != KEY_NONE;
+		if (!moved && other.state == GRAFTED_STANDBY)
 			grafted_end(&other);
-		else if (!grafted_is_unowned(&other))
-			return;
-		else if (graft_finish(other.grafts, other.slot, -1))
+		else if (!moved && graft_finish(other.grafts, other.slot, -1))
 			graft_put(other.grafts, other.slot);
 	}
 	/* an expired session may go on elsewhere */
 	*ret = (struct graft_record){
-		.kind = expired                ? RECORD_LEFT :
+		.kind = expired || moved       ? RECORD_LEFT :
 			same && g && g->killed ? RECORD_KILLED :
 						 RECORD_GONE,
 		.udp = h->udp,

@@ -71,17 +71,23 @@ static bool import_is_other(const struct grafted *h, const struct graft_record *
 	return r->id >> ID_COUNTER_BITS && h->head->id != r->id;
 }
 
+/* The session that R names.  False: it is not here. */
+static bool import_find(const struct stream *s, const struct graft_record *r, struct grafted *ret)
+{
+	uint32_t at = grafted_find(s->sb->grafts, r->udp, &r->client);
+
+	if (at != NO_SLOT)
+		*ret = grafted_at(s->sb->grafts, at);
+	return at != NO_SLOT && !import_is_other(ret, r);
+}
+
 /* R is of a session some packets of which go by the peer. */
 static void import_heard(struct stream *s, const struct graft_record *r)
 {
-	uint32_t at = grafted_find(s->sb->grafts, r->udp, &r->client);
 	struct heard *heard;
 	struct grafted h;
 
-	if (at == NO_SLOT)
-		return;
-	h = grafted_at(s->sb->grafts, at);
-	if (import_is_other(&h, r))
+	if (!import_find(s, r, &h))
 		return;
 	if (h.udp) {
 		if (h.state == GRAFTED_ACTIVE)
@@ -171,13 +177,9 @@ static void import_sync(struct stream *s)
 /* R: the session is over; or (LEFT) the peer no longer has it, and cannot say how it ended. */
 static void import_end(struct stream *s, const struct graft_record *r)
 {
-	uint32_t at = grafted_find(s->sb->grafts, r->udp, &r->client);
 	struct grafted h;
 
-	if (at == NO_SLOT)
-		return;
-	h = grafted_at(s->sb->grafts, at);
-	if (import_is_other(&h, r))
+	if (!import_find(s, r, &h))
 		return;
 	if (r->kind == RECORD_END) {
 		if (h.state != GRAFTED_ACTIVE || grafted_is_unowned(&h))
@@ -262,11 +264,12 @@ static int import_record(struct stream *s, struct graft_record *r)
 	return 0;
 }
 
-/* Take R.  A wrong R has kind RECORD_NONE, and WHY is its fault; later records may be right. */
-static void import_take(struct stream *s, struct graft_record *r, const char *why)
+static const char *import_take(void *arg, struct graft_record *r, const char *why)
 {
+	struct stream *s = arg;
 	int e;
 
+	s->last_ms = clock_ms();
 	if (!s->records++)
 		stream_enter(s, STREAM_DUMPS);
 	stream_lock(s->sb);
@@ -275,82 +278,22 @@ static void import_take(struct stream *s, struct graft_record *r, const char *wh
 	if (r->kind == RECORD_SYNC && !s->synced_ms) /* a reflector tells one for each relay */
 		stream_enter(s, STREAM_IN_SYNC);
 	if (!e || e == -EEXIST) /* a worker has the session */
-		return;
+		return NULL;
 	s->sb->refused++;
 	log_limited(LOG_WARNING, "standby: import %s: a session is refused: %s", s->name,
 		    e == -ENOENT     ? "no forward here has the name of its forward" :
 		    e == -EBADMSG    ? why :
 		    e == -EADDRINUSE ? "another session here has the same local port or client" :
 				       "max-sessions is too low for those of both relays");
-}
-
-/* --- the stream --- */
-
-/* The import ends at byte AT.  Sessions that have come stay. */
-static void import_refuse(const struct stream *s, uint64_t at, const char *why)
-{
-	struct json_object *o = request_error_json(ERROR_MALFORMED,
-						   "import %s: the record at byte %llu: %s",
-						   s->name, (unsigned long long)at, why);
-	size_t len;
-	const char *text = json_line(o, JSON_C_TO_STRING_PLAIN, &len);
-
-	log_warning("standby: import %s: the record at byte %llu: %s", s->name,
-		    (unsigned long long)at, why);
-	if (text)
-		control_send(s->control, s->fd, DEAF_MS, text, len);
-	json_object_put(o);
-}
-
-/*
- * Take the whole records of the buffer.  *BYTES counts the bytes that are taken.  Returns the
- * fault, or NULL.
- */
-static const char *import_buffer(struct stream *s, uint64_t *bytes)
-{
-	struct graft_record r;
-	const char *why = NULL;
-	size_t at = 0;
-	int took;
-
-	for (; (took = record_unpack(s->buffer + at, s->len - at, clock_ns(), &r, &why)) > 0;
-	     at += (size_t)took)
-		import_take(s, &r, why);
-	*bytes += at;
-	s->len -= at;
-	memmove(s->buffer, s->buffer + at, s->len);
-	return took < 0 ? why : NULL;
+	return NULL;
 }
 
 void standby_import(struct standby *sb, const struct control *c, int fd, const char *name)
 {
 	struct stream *s = stream_open(sb, c, fd, name);
-	const char *why = NULL;
-	uint64_t bytes = 0;
-	ssize_t n;
-	int ready;
 
 	if (!s)
 		return;
-	/* before its first record an import hinders no session, and ssh may ask for a password */
-	while ((ready = control_wait(s->control, s->fd, s->records ? DEAF_MS : -1)) > 0) {
-		n = recv(s->fd, s->buffer + s->len, sizeof(s->buffer) - s->len, MSG_DONTWAIT);
-		if (n <= 0 && s->len)
-			why = "the stream ended within it";
-		if (n <= 0)
-			break;
-		s->len += (size_t)n;
-		s->last_ms = clock_ms();
-		if (!s->records && *s->buffer != RECORD_BEGIN)
-			why = "not what `culvert export` begins with";
-		else
-			why = import_buffer(s, &bytes);
-		if (why)
-			break;
-	}
-	if (!ready)
-		why = "nothing came for 10 s";
-	if (why)
-		import_refuse(s, bytes, why);
+	stream_read(c, fd, name, import_take, s);
 	stream_close(s);
 }

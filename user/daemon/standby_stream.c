@@ -5,9 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "base/bits.h"
 #include "base/clock.h"
+#include "base/json_add.h"
 #include "base/log.h"
 
 #define BEGIN_MS 2000 /* for the thread that reloads to begin its looks */
@@ -135,4 +137,73 @@ void stream_close(struct stream *s)
 	free(s->known);
 	s->known = NULL; /* last: another stream may use S now */
 	pthread_mutex_unlock(&s->sb->lock);
+}
+
+/* --- records that come --- */
+
+#define READ_MAX 65536 /* bytes at once */
+
+/* The stream of NAME ends at byte AT, and WHY is the fault. */
+static void stream_refuse(const struct control *c, int fd, const char *name, uint64_t at,
+			  const char *why)
+{
+	struct json_object *o = request_error_json(ERROR_MALFORMED,
+						   "import %s: the record at byte %llu: %s", name,
+						   (unsigned long long)at, why);
+	size_t len;
+	const char *text = json_line(o, JSON_C_TO_STRING_PLAIN, &len);
+
+	log_warning("standby: import %s: the record at byte %llu: %s", name, (unsigned long long)at,
+		    why);
+	if (text)
+		control_send(c, fd, DEAF_MS, text, len);
+	json_object_put(o);
+}
+
+/* Take the whole records of the LEN bytes at P.  *AT: the first byte that is not taken. */
+static const char *stream_take(const uint8_t *p, size_t len, size_t *at, stream_take_fn *take,
+			       void *arg)
+{
+	struct graft_record r;
+	const char *why = NULL, *fault = NULL;
+	int took = 0;
+
+	for (*at = 0;
+	     !fault && (took = record_unpack(p + *at, len - *at, clock_ns(), &r, &why)) > 0;
+	     *at += fault ? 0 : (size_t)took)
+		fault = take(arg, &r, why);
+	return fault ?: took < 0 ? why : NULL;
+}
+
+void stream_read(const struct control *c, int fd, const char *name, stream_take_fn *take, void *arg)
+{
+	uint8_t *buffer = malloc(READ_MAX);
+	const char *why = buffer ? NULL : "no memory";
+	size_t len = 0, at;
+	uint64_t bytes = 0;
+	int ready = 1;
+
+	/* before its first record an import hinders no session, and ssh may ask for a password */
+	while (!why && (ready = control_wait(c, fd, bytes ? DEAF_MS : -1)) > 0) {
+		ssize_t n = recv(fd, buffer + len, READ_MAX - len, MSG_DONTWAIT);
+
+		if (n <= 0 && len)
+			why = "the stream ended within it";
+		if (n <= 0)
+			break;
+		len += (size_t)n;
+		if (!bytes && *buffer != RECORD_BEGIN) {
+			why = "not what `culvert export` begins with";
+			break;
+		}
+		why = stream_take(buffer, len, &at, take, arg);
+		bytes += at;
+		len -= at;
+		memmove(buffer, buffer + at, len);
+	}
+	if (!ready)
+		why = "nothing came for 10 s";
+	if (why)
+		stream_refuse(c, fd, name, bytes, why);
+	free(buffer);
 }

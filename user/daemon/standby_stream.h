@@ -35,6 +35,18 @@ void stream_enter(struct stream *s, enum stream_phase phase);
 void stream_close(struct stream *s);
 
 /*
+ * Take R with ARG.  A wrong R has kind RECORD_NONE, and WHY is its fault.  Returns a fault that ends the
+ * stream, or NULL: later records may be right.
+ */
+typedef const char *stream_take_fn(void *arg, struct graft_record *r, const char *why);
+/*
+ * Give the records that come at FD to TAKE, until the stream of NAME ends.  The client and the log get
+ * the fault that ends the stream.
+ */
+void stream_read(const struct control *c, int fd, const char *name, stream_take_fn *take,
+		 void *arg);
+
+/*
  * Serve the client at FD until the client or this daemon ends the stream.  The export sends
  * sessions that have been grafted for AFTER_MS (standby_export.c).  The import enters sessions as
  * those of NAME (standby_import.c).

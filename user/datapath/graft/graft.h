@@ -295,7 +295,7 @@ bool graft_table_has_address(const struct graft_table *gs,
  * without a worker.  ALONE_MS: an ALONE_* value.  False: the session has ended.
  */
 bool graft_part(struct graft_table *gs, uint32_t slot, uint32_t alone_ms);
-/* What was seen here of both ends of SLOT, believed or not. */
+/* Set RET to both ends of SLOT, as packets here have shown them, believed or not. */
 void graft_hear(const struct graft_table *gs, uint32_t slot, struct graft_heard ret[2]);
 /* NEW has come; H is what is known of that end, all 0 at first.  A NEW that is far earlier is ignored. */
 void graft_heard_note(struct graft_heard *h, const struct graft_heard *new);

@@ -38,7 +38,7 @@ enum record_kind {
 #define RECORD_NAME_MAX 64
 #define RECORD_MAX 256 /* bytes; 200 for a session that never went back to its sockets */
 
-/* What a relay has seen of one end of a session.  Numbers are those of that end; UDP has none. */
+/* One end of a session, as a relay has seen it.  Numbers are those of that end; UDP has none. */
 struct graft_heard {
 	uint64_t ns; /* CLOCK_MONOTONIC of its last packet; 0: none */
 	uint32_t end, acked;
