@@ -129,6 +129,8 @@ bool standby_has_room(struct standby *sb);
 bool standby_is_told(const struct standby *sb, const struct grafted *h);
 /* The relay TAG of an import is heard.  On the thread of the import. */
 void standby_hear(struct standby *sb, uint32_t tag);
+/* TAG is no relay. */
+void standby_unhear(struct standby *sb, uint32_t tag);
 /*
  * Call FN(ARG) for each session that no worker here has, and whose id modulo PIECES is PIECE.  Under the
  * lock of forwards.

@@ -112,7 +112,7 @@ static bool export_forwards(struct stream *s)
 #define KEY_TOLD 2U
 /* The low bits of a larger key: another relay has the session, whose packets go by here. */
 #define KEY_HELPED 2U
-/* The low bits: this relay has told that it owns the session, which has another place now. */
+/* The low bits: this relay has told that it owns or holds the session, which has another place now. */
 #define KEY_MOVED 3U
 #define KEY_LOW 3U
 
@@ -123,12 +123,13 @@ void standby_export_again(struct standby *sb, uint32_t at)
 			__atomic_fetch_and(&s->keys[at], KEY_OWNED, __ATOMIC_RELAXED);
 }
 
-/* An export may not have looked since this relay owned the session of AT.  On the thread of an import. */
+/* An export may not have looked since this relay owned or held the session.  On the thread of an import. */
 void standby_export_moved(struct standby *sb, uint32_t at)
 {
 	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
-		if (s->keys && __atomic_load_n(&s->keys[at], __ATOMIC_RELAXED) != KEY_NONE)
-			__atomic_fetch_or(&s->keys[at], KEY_MOVED & ~KEY_OWNED, __ATOMIC_RELAXED);
+		if (s->keys && __atomic_load_n(&s->keys[at], __ATOMIC_RELAXED) != KEY_NONE &&
+		    (__atomic_load_n(&s->keys[at], __ATOMIC_RELAXED) & KEY_LOW) != KEY_TOLD)
+			__atomic_fetch_or(&s->keys[at], KEY_MOVED, __ATOMIC_RELAXED);
 }
 
 /*
@@ -249,10 +250,11 @@ static void export_heard(const struct grafted *h, struct graft_record *ret)
 
 /*
  * Place H has exported the session WAS, and exports it no more: make the record of its end.  There is
- * none if this relay owns the session at another place.  NOW is the key of H, and was WAS_KEY.
+ * none if this relay owns or holds the session at another place.  NOW is the key of H, and was WAS_KEY.
  */
-static void export_end(const struct grafted *h, const struct exported *was, uint32_t was_key,
-		       uint32_t now, struct graft_record *ret)
+static void export_end(const struct standby *sb, const struct grafted *h,
+		       const struct exported *was, uint32_t was_key, uint32_t now,
+		       struct graft_record *ret)
 {
 	struct grafted other = { .at = grafted_find(h->grafts, h->udp, &was->client) };
 	bool expired = h->state == GRAFTED_STANDBY && now == KEY_NONE;
@@ -280,6 +282,8 @@ static void export_end(const struct grafted *h, const struct exported *was, uint
 			return;
 		/* else the session has ended here, and a late record has brought its copy back */
 		moved = moved || now != KEY_NONE;
+		if (moved && other.state == GRAFTED_STANDBY && !standby_is_told(sb, &other))
+			return; /* held, as its new place tells */
 		if (!moved && other.state == GRAFTED_STANDBY)
 			grafted_end(&other);
 		else if (!moved && graft_finish(other.grafts, other.slot, -1))
@@ -325,7 +329,7 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	*now = (struct exported){ .client = h.leg[0]->tuple, .id = h.head->id };
 	bit_set(s->known, at, key != KEY_NONE);
 	if (was_key != KEY_NONE && (key == KEY_NONE || !same))
-		export_end(&h, &was, was_key, key, ret_end);
+		export_end(s->sb, &h, &was, was_key, key, ret_end);
 	if ((key & KEY_LOW) == KEY_HELPED) {
 		/* others may have heard this relay alone; a reflector keeps a record until its end */
 		if (same && was_key && (was_key & KEY_LOW) != KEY_HELPED)

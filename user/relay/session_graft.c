@@ -308,13 +308,14 @@ bool session_graft_is_unheard(const struct session *s)
 	return session_is_grafted(s) && graft_is_unheard(graft_table_of(s), s->graft);
 }
 
-#define APART_MS 15000 /* another relay was missing; probes may have begun then */
+#define APART_MS 15000 /* after the return of a relay probes that went unanswered may still count */
 
 bool session_graft_is_apart(const struct session *s)
 {
 	return (s->end_cause == CAUSE_CLIENT_LOST || s->end_cause == CAUSE_UPSTREAM_LOST) &&
 	       session_graft_is_told(s) &&
-	       clock_ms() < atomic_load(&s->worker->shared->missing_ms) + APART_MS;
+	       clock_ms() < atomic_load(&s->worker->shared->missing_ms) + APART_MS +
+				    s->forward->conf->keepalive_ms / 4;
 }
 
 bool session_graft_is_condemned(const struct session *s)

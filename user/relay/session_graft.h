@@ -77,8 +77,8 @@ bool session_graft_is_told(const struct session *s);
  */
 bool session_graft_is_unheard(const struct session *s);
 /*
- * True if no end of S answers to probes, which may be for want of word of another relay.  Then S becomes an
- * orphan, which any relay may adopt.
+ * True if an end of S does not answer probes, perhaps for want of word of another relay.  Then
+ * session_graft_hand_over() makes S an orphan.
  */
 bool session_graft_is_apart(const struct session *s);
 /* `culvert kill` at another relay is about S. */
