@@ -97,9 +97,9 @@ class Crowd(Trial):
     def past(self):
         return {why: n for why, n in (self.set_up() or {"past": {}})["past"].items() if n}
 
-    def serve(self, enough, clients=CLIENTS, size=64):
-        """Clients until ENOUGH; returns how many, and their latencies."""
-        requests, buckets = 0, {}
+    def serve(self, enough, clients=CLIENTS, size=64, may_fail=0):
+        """Clients until ENOUGH; returns how many, and their latencies.  MAY_FAIL: a share of them."""
+        requests, failed, buckets = 0, 0, {}
         while not requests or not enough(requests):
             before = self.mishaps()
             process = self.lab.start(
@@ -114,10 +114,11 @@ class Crowd(Trial):
             after, said = self.mishaps() - before - opening, json.loads(text)
             if opening or after:
                 print(f"slice after {requests}: {dict(opening)} in its opening, then {dict(after)}")
-            expect(not any(said["errors"].values()) and not said["wrong"],
-                   f"errors {said['errors']}, {said['wrong']} wrong, after {requests}: {self.new()}"
-                   f" {self.past()}")
             requests += said["requests"]
+            failed += sum(said["errors"].values())
+            expect(failed <= may_fail * requests and not said["wrong"],
+                   f"errors {said['errors']}, {said['wrong']} wrong, of {requests}: {self.new()}"
+                   f" {self.past()}")
             for upper, n in said["histogram"]:
                 buckets[upper] = buckets.get(upper, 0) + n
         return requests, buckets
@@ -176,7 +177,8 @@ def test_losses(culvert, engine, size, loss):
     with Lab(loss=(loss, loss)) as lab:
         trial = Crowd(lab, culvert)
         trial.begin_with(engine)
-        requests, buckets = trial.serve(lambda n: n >= size // 20, 8 * CLIENTS, 2000)
+        # a SYN may be lost each time until connect-timeout
+        requests, buckets = trial.serve(lambda n: n >= size // 20, 8 * CLIENTS, 2000, 0.001)
         trial.finish()
         show(trial, requests, buckets)
         new = trial.new()
