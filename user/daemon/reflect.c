@@ -75,11 +75,6 @@ static int class_of(const struct graft_record *r)
 									  0;
 }
 
-static bool passes_soon(const struct graft_record *r)
-{
-	return record_is_short(r);
-}
-
 static struct graft_tuple tuple_of(struct graft_record *r)
 {
 	return record_is_short(r) ? r->client : record_leg(r, 0)->tuple;
@@ -168,7 +163,7 @@ static void sweep(uint32_t origin)
 	for (k = TAILQ_FIRST(&all.order); k; k = next) {
 		next = TAILQ_NEXT(k, in_order);
 		if ((origin && k->origin == origin) ||
-		    (passes_soon(&k->r) && now - k->since_ms > KEPT_MS))
+		    (record_is_short(&k->r) && now - k->since_ms > KEPT_MS))
 			drop(k);
 	}
 }
@@ -309,8 +304,8 @@ static void send_syncs(struct sending *s)
 }
 
 /*
- * Send the records behind the mark.  Ends up to number BEGAN are left out, at which the client's dump has
- * begun, and so is what relays had that were dead then.  False: the client takes nothing.
+ * Send the records behind the mark.  The client's dump began at number BEGAN: the dump leaves out ends, and
+ * records of dead relays.  False: the client takes nothing.
  */
 static bool send_all(struct sending *s, uint64_t began)
 {
@@ -326,7 +321,7 @@ static bool send_all(struct sending *s, uint64_t began)
 			/* what a dead relay had is held, owned or over: living ones tell which */
 			if (!relay ||
 			    (k->number <= began &&
-			     (passes_soon(&k->r) || clock_ms() - relay->heard_ms >= TOLD_MS)))
+			     (record_is_short(&k->r) || clock_ms() - relay->heard_ms >= TOLD_MS)))
 				continue;
 			send_relay(s, relay);
 			send_put(s, &k->r);

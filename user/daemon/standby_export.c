@@ -277,13 +277,13 @@ static void export_end(const struct standby *sb, const struct grafted *h,
 		other = grafted_at(h->grafts, other.at);
 	/* a later session of the tuple does not hide the end */
 	if (other.head && (!(was->id >> ID_COUNTER_BITS) || other.head->id == was->id)) {
+		moved = moved || now != KEY_NONE;
+		/* owned or held at its new place, which tells that */
 		if (!(was_key & KEY_OWNED) ||
-		    (other.state == GRAFTED_ACTIVE && !grafted_is_unowned(&other)))
+		    (other.state == GRAFTED_ACTIVE && !grafted_is_unowned(&other)) ||
+		    (moved && other.state == GRAFTED_STANDBY && !standby_is_told(sb, &other)))
 			return;
 		/* else the session has ended here, and a late record has brought its copy back */
-		moved = moved || now != KEY_NONE;
-		if (moved && other.state == GRAFTED_STANDBY && !standby_is_told(sb, &other))
-			return; /* held, as its new place tells */
 		if (!moved && other.state == GRAFTED_STANDBY)
 			grafted_end(&other);
 		else if (!moved && graft_finish(other.grafts, other.slot, -1))

@@ -267,6 +267,7 @@ static int import_record(struct stream *s, struct graft_record *r)
 	return 0;
 }
 
+/* See stream_read(): a wrong R is counted as refused. */
 static const char *import_take(void *arg, struct graft_record *r, const char *why)
 {
 	struct stream *s = arg;
