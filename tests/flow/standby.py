@@ -386,7 +386,8 @@ def test_control(trial):
 
 
 def test_unsynced(trial):
-    """S10: a relay that has the addresses, and is not told yet, does not answer for others."""
+    """S10: a relay that has the addresses, and is not told yet, does not answer for others; nor does one
+    that is in sync with a relay that has not yet adopted what nobody else has."""
     talk = trial.talk(9100, "e", 5)
     trial.wait_mirrored("relay", 5)
     trial.unlink("relay2")
@@ -401,6 +402,16 @@ def test_unsynced(trial):
     late.wait(10)
     trial.finish(talk)
     trial.wait_empty("relay2")
+    trial.link_all()
+    trial.move("relay2", "relay", False)
+    talk = trial.talk(9100, "e", 5)
+    trial.wait_mirrored("relay", 5)
+    trial.move("relay", "relay2", True)
+    trial.come_back("relay", links=["relay"])
+    trial.take("relay")
+    time.sleep(0.7)
+    trial.link_all()
+    trial.finish(talk)
 
 
 def test_stalled(trial):

@@ -159,8 +159,8 @@ class Pair:
             f" {self.program} import --name peer --control {target}; sleep 0.1; done")
         self.wait_synced(to)
 
-    def link_all(self):
-        for to in RELAYS:
+    def link_all(self, links=RELAYS):
+        for to in links:
             if to not in self.links:
                 self.link(to)
 
@@ -228,7 +228,7 @@ class Pair:
         self.inside(relay, self.program, "graft", "--remove", "--control",
                     self.relays[relay].control, "--graft-pins", os.path.join(self.pins, relay))
 
-    def come_back(self, relay):
+    def come_back(self, relay, links=RELAYS):
         """As after a reboot: what was pinned is gone, so are sockets, and the address is elsewhere."""
         self.release(relay)
         self.forget(relay)
@@ -237,7 +237,7 @@ class Pair:
         self.flush(relay)
         self.plug(relay, "up")
         self.start(relay)
-        self.link_all()
+        self.link_all(links)
 
     def move(self, old, new, power):
         if power:

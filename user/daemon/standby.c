@@ -36,6 +36,7 @@
 #define WAKES 6         /* each of which succeeds once in so many: one relay is the first */
 #define LOST_MS 20000   /* without an exporter for this time: idle-timeout begins */
 #define REVIVE_MS 1000
+#define SETTLE_MS 6000 /* for other relays to adopt, and to tell, the sessions of a dead relay */
 
 /* --- sessions that expire: under the lock --- */
 
@@ -254,6 +255,50 @@ static void standby_adopt_all(struct worker *w, const void *arg)
 	}
 }
 
+/* --- ports for which the stack does not answer --- */
+
+static void standby_mark_endpoint(uint8_t *ports, const struct endpoint *e, uint8_t as)
+{
+	for (unsigned int i = 0; i < e->n_ports; i++)
+		ports[htons((uint16_t)(ntohs(e->named_port) + i))] |= as;
+	for (size_t i = 0; i < e->n_addrs; i++)
+		ports[addr_port(&e->addrs[i])] |= as;
+}
+
+static void standby_mark_forwards(uint8_t *ports, const struct forwards *all)
+{
+	const struct forward *f;
+
+	TAILQ_FOREACH(f, &all->list, in_forwards) {
+		const struct upstream *u = &f->conf->upstream;
+
+		standby_mark_endpoint(ports, &f->conf->listen, GRAFT_PORT_LISTENS);
+		for (size_t i = 0; i < u->n; i++)
+			standby_mark_endpoint(ports, &u->servers[i].at, GRAFT_PORT_SERVER);
+	}
+}
+
+/* True: S is an import that is not in sync, or has not been in sync for long. */
+static bool standby_is_new(const struct stream *s)
+{
+	return s->is_open && s->is_import && s->records &&
+	       (!s->synced_ms || clock_ms() < s->synced_ms + SETTLE_MS);
+}
+
+void standby_mark_ports(struct standby *sb)
+{
+	bool some = false;
+
+	for (struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
+		some = some || standby_is_new(s);
+	if (some)
+		standby_mark_forwards(graft_table_unsynced_ports(sb->grafts),
+				      &sb->service->forwards);
+	else if (sb->marked)
+		memset(graft_table_unsynced_ports(sb->grafts), 0, GRAFT_PORTS);
+	sb->marked = some;
+}
+
 /* --- looks --- */
 
 static void standby_look_for_arrivals(struct standby *sb)
@@ -329,10 +374,13 @@ static void standby_on_look(struct timer *t)
 		sb->wake_ms = began + WAKE_MS;
 	}
 	if (began >= sb->cared_ms + CARE_MS) {
+		pthread_mutex_lock(&sb->service->forwards.lock);
 		pthread_mutex_lock(&sb->lock);
 		standby_look_at_held(sb);
 		standby_addresses_forget(&sb->addresses);
+		standby_mark_ports(sb);
 		pthread_mutex_unlock(&sb->lock);
+		pthread_mutex_unlock(&sb->service->forwards.lock);
 		sb->cared_ms = began;
 	}
 	if (sb->begun || graft_any_is_bare(sb->grafts))

@@ -106,6 +106,7 @@ struct standby {
 	/* streams, and sessions of peers, change under it; taken before addresses.lock */
 	pthread_mutex_t lock;
 	struct stream streams[STREAMS_MAX];
+	bool marked; /* ports of forwards, at which the stack resets no connection */
 };
 
 /*
@@ -121,6 +122,12 @@ void standby_news(struct standby *sb);
  * the thread that reloads.
  */
 void standby_begin_looks(void *arg);
+
+/*
+ * While an import is new, the stack resets no connection at ports of forwards: a packet there may be of
+ * a session that has not come yet.  Under the lock of forwards, and that of streams.
+ */
+void standby_mark_ports(struct standby *sb);
 
 /* May another export or import begin? */
 bool standby_has_room(struct standby *sb);

@@ -26,49 +26,15 @@ void stream_unlock(struct standby *sb)
 	pthread_mutex_unlock(&sb->service->forwards.lock);
 }
 
-/* --- ports for which the stack does not answer --- */
-
-static void stream_mark_ports(uint8_t *ports, const struct endpoint *e, uint8_t as)
-{
-	for (unsigned int i = 0; i < e->n_ports; i++)
-		ports[htons((uint16_t)(ntohs(e->named_port) + i))] |= as;
-	for (size_t i = 0; i < e->n_addrs; i++)
-		ports[addr_port(&e->addrs[i])] |= as;
-}
-
-static void stream_mark_forwards(uint8_t *ports, const struct forwards *all)
-{
-	const struct forward *f;
-
-	TAILQ_FOREACH(f, &all->list, in_forwards) {
-		const struct upstream *u = &f->conf->upstream;
-
-		stream_mark_ports(ports, &f->conf->listen, GRAFT_PORT_LISTENS);
-		for (size_t i = 0; i < u->n; i++)
-			stream_mark_ports(ports, &u->servers[i].at, GRAFT_PORT_SERVER);
-	}
-}
-
-/*
- * Count exports in sync: without any, sessions show "no standby".  While an import is not in sync,
- * the stack resets no connection at ports of forwards: a packet there may be of a session that has
- * not come yet.
- */
+/* Count exports in sync: without any, sessions show "no standby". */
 static void stream_count(struct standby *sb)
 {
-	unsigned int readers = 0, unsynced = 0;
+	unsigned int readers = 0;
 
-	for (struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++) {
+	for (struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
 		readers += s->is_open && !s->is_import && s->synced_ms;
-		unsynced += s->is_open && s->is_import && s->records && !s->synced_ms;
-	}
 	if (atomic_exchange(&sb->service->shared->standbys, readers) && !readers)
 		atomic_store(&sb->service->shared->standbys_ms, clock_ms());
-	if (unsynced)
-		stream_mark_forwards(graft_table_unsynced_ports(sb->grafts),
-				     &sb->service->forwards);
-	else
-		memset(graft_table_unsynced_ports(sb->grafts), 0, GRAFT_PORTS);
 }
 
 /* --- opening, closing --- */
@@ -83,6 +49,7 @@ void stream_enter(struct stream *s, enum stream_phase phase)
 	s->last_ms = clock_ms();
 	s->synced_ms = phase == STREAM_IN_SYNC ? s->last_ms : 0;
 	stream_count(s->sb);
+	standby_mark_ports(s->sb);
 	stream_unlock(s->sb);
 	/* no message for each new try: a peer may be away for days */
 	if (phase == STREAM_IN_SYNC)
