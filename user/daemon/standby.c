@@ -27,6 +27,8 @@
 #include "relay/upstream_socket.h"
 
 #define LOOK_MS 50
+#define BUSY_MS 10000   /* after an arrival, or a move of an address; from then on, */
+#define RESTS 4         /* one look of so many is for arrivals */
 #define CARE_MS 2000    /* between two looks at sessions that may expire, and at unused addresses */
 #define GONE_MS 10000   /* the least silence after which an orphan is probed */
 #define TOLD_MS 5000    /* a relay that is not heard for this time is dead */
@@ -98,6 +100,7 @@ static void standby_look_at_held(struct standby *sb)
 {
 	uint32_t now = (uint32_t)clock_ms() | 1;
 
+	sb->orphans = false;
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
 		if (h.state != GRAFTED_STANDBY)
 			continue;
@@ -105,10 +108,11 @@ static void standby_look_at_held(struct standby *sb)
 			grafted_end(&h);
 		else if (standby_is_told(sb, &h))
 			h.head->alone_ms = ALONE_NEVER;
-		else if (h.head->alone_ms == ALONE_NEVER)
-			h.head->alone_ms = now;
-		else
+		else if (h.head->alone_ms != ALONE_NEVER)
 			standby_expire(sb, &h, now - h.head->alone_ms);
+		else
+			h.head->alone_ms = now;
+		sb->orphans = sb->orphans || h.head->alone_ms != ALONE_NEVER;
 	}
 }
 
@@ -181,6 +185,8 @@ static bool standby_prepare(struct standby *sb)
 		enum grafted_arrival arrival = standby_arrival(sb, &h);
 
 		some = some || arrival >= ARRIVAL_BARE;
+		if (arrival != ARRIVAL_NONE)
+			sb->busy_ms = sb->now_ms;
 		if (arrival == ARRIVAL_HELPED)
 			standby_help(sb, &h);
 		if (arrival == ARRIVAL_STRAY)
@@ -361,15 +367,19 @@ static void standby_on_look(struct timer *t)
 	if (atomic_load(&sb->service->shared->handed_over))
 		return;
 	sb->now_ms = began;
-	standby_look_for_arrivals(sb);
 	if (standby_addresses_look(&sb->addresses))
 		shared_tell_news(sb->service->shared);
 	if (sb->moves != sb->addresses.moves + sb->addresses.n_news) {
 		sb->moves = sb->addresses.moves + sb->addresses.n_news;
+		sb->busy_ms = began;
 		memset(sb->helped, 0, BITS_WORDS(grafted_places(sb->grafts)) * sizeof(*sb->helped));
 	}
+	/* packet programs carry what arrives before its adoption */
+	if (began < sb->busy_ms + BUSY_MS || !(++sb->looks % RESTS))
+		standby_look_for_arrivals(sb);
 	if (began >= sb->wake_ms) {
-		standby_wake_orphans(sb);
+		if (sb->orphans)
+			standby_wake_orphans(sb);
 		standby_note_missing(sb);
 		sb->wake_ms = began + WAKE_MS;
 	}

@@ -50,6 +50,7 @@ struct stream {
 	uint32_t *keys;            /* the same; each changes with the record of its place; 0: there
 				    * is none.  By imports, too */
 	unsigned int changes;      /* of the configuration, that an export has told */
+	unsigned int looks, seen;  /* of an export; keys_changes of the last look */
 	uint64_t condemned;        /* how many of sb->condemned it has told */
 	uint64_t after_ns, now_ns; /* of an export: least age of a session; time of the look */
 	size_t len;                /* of the bytes in the buffer */
@@ -69,6 +70,9 @@ struct standby {
 	uint64_t revive_ms; /* when to try again to make sockets for sessions that lack them */
 	bool revives;       /* this look tries that */
 	uint64_t cared_ms;  /* see CARE_MS */
+	uint64_t busy_ms;   /* the last arrival, or move of an address */
+	unsigned int looks; /* since then */
+	bool orphans;       /* some session was an orphan when it was cared for */
 
 	uint32_t own;     /* as `tag` of a stream; 0: `relay` is not set */
 	uint64_t *helped; /* owned: a bit for each place whose routes were looked up for help */
@@ -87,6 +91,7 @@ struct standby {
 	uint32_t *keys;
 	uint64_t *keyed, keys_ms;
 	unsigned int keys_looks;
+	_Atomic unsigned int keys_changes; /* how many keys have changed so far */
 	uint64_t *rests; /* a bit for each place whose key may wait: another relay has the session */
 
 	/* the last sessions of other relays that `culvert kill` here has named; under `lock` */

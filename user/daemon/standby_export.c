@@ -20,7 +20,7 @@
 #include "relay/upstream_socket.h"
 
 #define EXPORT_LOOK_MS 50
-#define EXPORT_RESTS 4    /* looks, at the last of which held sessions of others are seen, too */
+#define EXPORT_RESTS 4    /* looks, at one of which held sessions of others are seen, too */
 #define EXPORT_EARLY_MS 5 /* so that a single export finds all keys itself */
 #define EXPORT_ALIVE_MS 1000
 
@@ -214,8 +214,10 @@ static void export_find_keys(struct standby *sb)
 {
 	const uint64_t *used = graft_table_used(sb->grafts);
 	uint32_t n = grafted_places(sb->grafts);
+	unsigned int changes;
 
 	pthread_mutex_lock(&sb->keys_lock);
+	changes = sb->keys_changes;
 	if (clock_ms() - sb->keys_ms >= EXPORT_LOOK_MS - EXPORT_EARLY_MS) {
 		for (uint32_t at = 0; bit_next(used, sb->keyed, n, &at); at++) {
 			struct grafted h;
@@ -227,10 +229,12 @@ static void export_find_keys(struct standby *sb)
 			key = export_key(sb, &h);
 			if (bit_is(sb->rests, at) != (key == KEY_TOLD))
 				bit_set(sb->rests, at, key == KEY_TOLD);
+			changes += key != sb->keys[at];
 			__atomic_store_n(&sb->keys[at], key, __ATOMIC_RELAXED);
 			if (bit_is(sb->keyed, at) != (key != KEY_NONE))
 				bit_set(sb->keyed, at, key != KEY_NONE);
 		}
+		sb->keys_changes = changes;
 		sb->keys_looks++;
 		sb->keys_ms = clock_ms();
 	}
@@ -355,8 +359,14 @@ static bool export_all(struct stream *s)
 	const uint64_t *used = graft_table_used(s->sb->grafts);
 	uint32_t n = grafted_places(s->sb->grafts);
 	struct graft_record end, now;
+	unsigned int changes;
 
 	export_find_keys(s->sb);
+	changes = s->sb->keys_changes;
+	/* so sessions that are too young, and keys that imports have changed, wait longer */
+	if (changes == s->seen && s->looks++ % EXPORT_RESTS)
+		return true;
+	s->seen = changes;
 	s->now_ns = clock_ns();
 	for (uint32_t at = 0; bit_next(used, s->known, n, &at); at++) {
 		if (__atomic_load_n(&s->sb->keys[at], __ATOMIC_RELAXED) ==
