@@ -419,6 +419,17 @@ static __always_inline int swallow(struct __sk_buff *skb)
 	return skb->ifindex == LOOPBACK ? PASS : bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
+/* Has P a socket that waits for SYN-ACK?  That answers a packet of an earlier connection by a reset. */
+static __always_inline bool is_connecting(struct __sk_buff *skb, const struct packet *p)
+{
+	struct bpf_sock *sk = look_up(skb, &p->tuple, p->ipv6);
+	bool is = sk && sk->state == BPF_TCP_SYN_SENT;
+
+	if (sk)
+		bpf_sk_release(sk);
+	return is;
+}
+
 static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 {
 	struct packet p;
@@ -441,7 +452,8 @@ static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 	/* a reset of the stack, not of a socket: the connection may be another relay's */
 	if ((p.flags & (RST | ACK)) == RST && !skb->ingress_ifindex &&
 	    (graft_unsynced[p.tuple.local_port] & GRAFT_PORT_LISTENS ||
-	     graft_unsynced[p.tuple.remote_port] & GRAFT_PORT_SERVER))
+	     graft_unsynced[p.tuple.remote_port] & GRAFT_PORT_SERVER) &&
+	    !is_connecting(skb, &p))
 		return DROP;
 	return PASS;
 }

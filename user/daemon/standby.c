@@ -28,7 +28,7 @@
 
 #define LOOK_MS 50
 #define BUSY_MS 10000   /* after an arrival, or a move of an address; from then on, */
-#define RESTS 4         /* one look of so many is for arrivals */
+#define IDLE_LOOKS 4    /* one look of so many is for arrivals */
 #define CARE_MS 2000    /* between two looks at sessions that may expire, and at unused addresses */
 #define GONE_MS 10000   /* the least silence after which an orphan is probed */
 #define TOLD_MS 5000    /* a relay that is not heard for this time is dead */
@@ -104,15 +104,19 @@ static void standby_look_at_held(struct standby *sb)
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
 		if (h.state != GRAFTED_STANDBY)
 			continue;
-		if (h.head->alone_ms == ALONE_EXPIRED)
+		if (h.head->alone_ms == ALONE_EXPIRED) {
 			grafted_end(&h);
-		else if (standby_is_told(sb, &h))
+			continue;
+		}
+		if (standby_is_told(sb, &h)) {
 			h.head->alone_ms = ALONE_NEVER;
-		else if (h.head->alone_ms != ALONE_NEVER)
-			standby_expire(sb, &h, now - h.head->alone_ms);
-		else
+			continue;
+		}
+		sb->orphans = true;
+		if (h.head->alone_ms == ALONE_NEVER)
 			h.head->alone_ms = now;
-		sb->orphans = sb->orphans || h.head->alone_ms != ALONE_NEVER;
+		else
+			standby_expire(sb, &h, now - h.head->alone_ms);
 	}
 }
 
@@ -185,7 +189,7 @@ static bool standby_prepare(struct standby *sb)
 		enum grafted_arrival arrival = standby_arrival(sb, &h);
 
 		some = some || arrival >= ARRIVAL_BARE;
-		if (arrival != ARRIVAL_NONE)
+		if (arrival > ARRIVAL_HELPED) /* helped: for as long as the session lives */
 			sb->busy_ms = sb->now_ms;
 		if (arrival == ARRIVAL_HELPED)
 			standby_help(sb, &h);
@@ -284,19 +288,18 @@ static void standby_mark_forwards(uint8_t *ports, const struct forwards *all)
 	}
 }
 
-/* True: S is an import that is not in sync, or has not been in sync for long. */
-static bool standby_is_new(const struct stream *s)
-{
-	return s->is_open && s->is_import && s->records &&
-	       (!s->synced_ms || clock_ms() < s->synced_ms + SETTLE_MS);
-}
-
 void standby_mark_ports(struct standby *sb)
 {
 	bool some = false;
 
-	for (struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
-		some = some || standby_is_new(s);
+	for (struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++) {
+		if (!s->is_open || !s->is_import)
+			continue;
+		some = some || (s->records && !s->synced_ms);
+		if (s->synced_ms)
+			sb->settled_ms = larger(sb->settled_ms, s->synced_ms + SETTLE_MS);
+	}
+	some = some || clock_ms() < sb->settled_ms;
 	if (some)
 		standby_mark_forwards(graft_table_unsynced_ports(sb->grafts),
 				      &sb->service->forwards);
@@ -348,15 +351,33 @@ static void standby_wake_orphans(struct standby *sb)
 }
 
 /* A relay that was heard lately is silent, or on the far side of a partition. */
-static void standby_note_missing(const struct standby *sb)
+static void standby_note_missing(struct standby *sb)
 {
 	for (int i = 0; i < STREAMS_MAX; i++) {
 		uint64_t heard_ms = atomic_load(&sb->relays[i].heard_ms);
 
-		if (heard_ms && sb->now_ms > heard_ms + MISSING_MS &&
-		    sb->now_ms < heard_ms + DEAD_MS)
-			atomic_store(&sb->service->shared->missing_ms, sb->now_ms);
+		if (!heard_ms || sb->now_ms <= heard_ms + MISSING_MS ||
+		    sb->now_ms >= heard_ms + DEAD_MS)
+			continue;
+		atomic_store(&sb->service->shared->missing_ms, sb->now_ms);
+		sb->orphans = true;
 	}
+}
+
+/* False: another thread has the lock of forwards, perhaps to hand all sessions over: look again. */
+static bool standby_care(struct standby *sb)
+{
+	if (pthread_mutex_trylock(&sb->service->forwards.lock))
+		return false;
+	if (!atomic_load(&sb->service->shared->handed_over)) {
+		pthread_mutex_lock(&sb->lock);
+		standby_look_at_held(sb);
+		standby_addresses_forget(&sb->addresses);
+		standby_mark_ports(sb);
+		pthread_mutex_unlock(&sb->lock);
+	}
+	pthread_mutex_unlock(&sb->service->forwards.lock);
+	return true;
 }
 
 static void standby_on_look(struct timer *t)
@@ -371,28 +392,23 @@ static void standby_on_look(struct timer *t)
 		shared_tell_news(sb->service->shared);
 	if (sb->moves != sb->addresses.moves + sb->addresses.n_news) {
 		sb->moves = sb->addresses.moves + sb->addresses.n_news;
-		sb->busy_ms = began;
 		memset(sb->helped, 0, BITS_WORDS(grafted_places(sb->grafts)) * sizeof(*sb->helped));
 	}
-	/* packet programs carry what arrives before its adoption */
-	if (began < sb->busy_ms + BUSY_MS || !(++sb->looks % RESTS))
+	if (sb->address_moves != sb->addresses.moves) {
+		sb->address_moves = sb->addresses.moves;
+		sb->busy_ms = began;
+	}
+	/* packet programs carry nearly all that arrives before its adoption */
+	if (!sb->begun || began < sb->busy_ms + BUSY_MS || !(++sb->idle_looks % IDLE_LOOKS))
 		standby_look_for_arrivals(sb);
 	if (began >= sb->wake_ms) {
+		standby_note_missing(sb);
 		if (sb->orphans)
 			standby_wake_orphans(sb);
-		standby_note_missing(sb);
 		sb->wake_ms = began + WAKE_MS;
 	}
-	if (began >= sb->cared_ms + CARE_MS) {
-		pthread_mutex_lock(&sb->service->forwards.lock);
-		pthread_mutex_lock(&sb->lock);
-		standby_look_at_held(sb);
-		standby_addresses_forget(&sb->addresses);
-		standby_mark_ports(sb);
-		pthread_mutex_unlock(&sb->lock);
-		pthread_mutex_unlock(&sb->service->forwards.lock);
+	if (began >= sb->cared_ms + CARE_MS && standby_care(sb))
 		sb->cared_ms = began;
-	}
 	if (sb->begun || graft_any_is_bare(sb->grafts))
 		timer_set(&sb->service->loop, t, clock_ms() + LOOK_MS);
 }
@@ -546,6 +562,7 @@ int standby_open(struct standby *sb, struct service *r)
 	sb->service = r;
 	sb->grafts = r->shared->grafts;
 	sb->own = r->start->relay ? graft_tag(r->start->relay) | 1 : 0;
+	sb->busy_ms = clock_ms();
 	sb->chance = (uint32_t)(clock_ns() >> 10) ^ (uint32_t)getpid() << 16;
 	sb->helped = allocated(calloc(BITS_WORDS(grafted_places(sb->grafts)), sizeof(*sb->helped)));
 	sb->keys = allocated(calloc(grafted_places(sb->grafts), sizeof(*sb->keys)));

@@ -50,7 +50,8 @@ struct stream {
 	uint32_t *keys;            /* the same; each changes with the record of its place; 0: there
 				    * is none.  By imports, too */
 	unsigned int changes;      /* of the configuration, that an export has told */
-	unsigned int looks, seen;  /* of an export; keys_changes of the last look */
+	unsigned int key_changes;  /* keys_changes of the last look of an export; and */
+	unsigned int idle_looks;   /* looks without another change */
 	uint64_t condemned;        /* how many of sb->condemned it has told */
 	uint64_t after_ns, now_ns; /* of an export: least age of a session; time of the look */
 	size_t len;                /* of the bytes in the buffer */
@@ -70,13 +71,14 @@ struct standby {
 	uint64_t revive_ms; /* when to try again to make sockets for sessions that lack them */
 	bool revives;       /* this look tries that */
 	uint64_t cared_ms;  /* see CARE_MS */
-	uint64_t busy_ms;   /* the last arrival, or move of an address */
-	unsigned int looks; /* since then */
-	bool orphans;       /* some session was an orphan when it was cared for */
+	uint64_t busy_ms;   /* the start, the last arrival, or the last move of an address */
+	unsigned int idle_looks;
+	bool orphans; /* there may be some */
 
 	uint32_t own;     /* as `tag` of a stream; 0: `relay` is not set */
 	uint64_t *helped; /* owned: a bit for each place whose routes were looked up for help */
 	uint32_t moves;   /* of addresses and routes, when these bits began */
+	uint32_t address_moves;
 	uint64_t wake_ms; /* when silent orphans are woken next */
 	uint32_t chance;  /* a random number */
 
@@ -91,7 +93,7 @@ struct standby {
 	uint32_t *keys;
 	uint64_t *keyed, keys_ms;
 	unsigned int keys_looks;
-	_Atomic unsigned int keys_changes; /* how many keys have changed so far */
+	unsigned int keys_changes; /* how many keys have changed so far */
 	uint64_t *rests; /* a bit for each place whose key may wait: another relay has the session */
 
 	/* the last sessions of other relays that `culvert kill` here has named; under `lock` */
@@ -111,7 +113,8 @@ struct standby {
 	/* streams, and sessions of peers, change under it; taken before addresses.lock */
 	pthread_mutex_t lock;
 	struct stream streams[STREAMS_MAX];
-	bool marked; /* ports of forwards, at which the stack resets no connection */
+	bool marked;         /* ports of forwards, at which the stack resets no connection */
+	uint64_t settled_ms; /* until then, even if the import has ended */
 };
 
 /*
@@ -129,8 +132,9 @@ void standby_news(struct standby *sb);
 void standby_begin_looks(void *arg);
 
 /*
- * While an import is new, the stack resets no connection at ports of forwards: a packet there may be of
- * a session that has not come yet.  Under the lock of forwards, and that of streams.
+ * While an import is not in sync, and for a while after, the stack resets no connection at ports of
+ * forwards: a packet there may be of a session that has not come yet.  Under the lock of forwards, and
+ * that of streams.
  */
 void standby_mark_ports(struct standby *sb);
 

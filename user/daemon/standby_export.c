@@ -20,7 +20,7 @@
 #include "relay/upstream_socket.h"
 
 #define EXPORT_LOOK_MS 50
-#define EXPORT_RESTS 4    /* looks, at one of which held sessions of others are seen, too */
+#define IDLE_LOOKS 4      /* at one look of so many held sessions of others are seen, too */
 #define EXPORT_EARLY_MS 5 /* so that a single export finds all keys itself */
 #define EXPORT_ALIVE_MS 1000
 
@@ -207,10 +207,10 @@ static bool export_is_young(const struct stream *s, const struct grafted *h)
 }
 
 /*
- * Find all keys, for all exports: to look at each session costs far more than to compare keys.  On the
- * thread of an export.
+ * Find all keys, for all exports: to look at each session costs far more than to compare keys.  Returns
+ * how many keys have changed so far.  On the thread of an export.
  */
-static void export_find_keys(struct standby *sb)
+static unsigned int export_find_keys(struct standby *sb)
 {
 	const uint64_t *used = graft_table_used(sb->grafts);
 	uint32_t n = grafted_places(sb->grafts);
@@ -223,7 +223,7 @@ static void export_find_keys(struct standby *sb)
 			struct grafted h;
 			uint32_t key;
 
-			if (bit_is(sb->rests, at) && sb->keys_looks % EXPORT_RESTS)
+			if (bit_is(sb->rests, at) && sb->keys_looks % IDLE_LOOKS)
 				continue;
 			h = grafted_at(sb->grafts, at);
 			key = export_key(sb, &h);
@@ -239,6 +239,7 @@ static void export_find_keys(struct standby *sb)
 		sb->keys_ms = clock_ms();
 	}
 	pthread_mutex_unlock(&sb->keys_lock);
+	return changes;
 }
 
 /* --- looks --- */
@@ -359,14 +360,12 @@ static bool export_all(struct stream *s)
 	const uint64_t *used = graft_table_used(s->sb->grafts);
 	uint32_t n = grafted_places(s->sb->grafts);
 	struct graft_record end, now;
-	unsigned int changes;
+	unsigned int changes = export_find_keys(s->sb);
 
-	export_find_keys(s->sb);
-	changes = s->sb->keys_changes;
-	/* so sessions that are too young, and keys that imports have changed, wait longer */
-	if (changes == s->seen && s->looks++ % EXPORT_RESTS)
+	/* so sessions that were too young, and keys that imports have changed, wait up to 200 ms */
+	if (changes == s->key_changes && s->idle_looks++ % IDLE_LOOKS)
 		return true;
-	s->seen = changes;
+	s->key_changes = changes;
 	s->now_ns = clock_ns();
 	for (uint32_t at = 0; bit_next(used, s->known, n, &at); at++) {
 		if (__atomic_load_n(&s->sb->keys[at], __ATOMIC_RELAXED) ==
