@@ -216,8 +216,8 @@ __u32 graft_stray;
  */
 __u32 graft_bridged;
 /*
- * The daemon sets GRAFT_PORT_* by port while an import is not in sync, and for a while after.  Then an
- * unknown connection may be another relay's.
+ * The daemon sets GRAFT_PORT_* by port while an import is not in sync, and for a while after its start.
+ * Then an unknown connection may be another relay's.
  */
 __u8 graft_unsynced[GRAFT_PORTS];
 

@@ -38,7 +38,8 @@
 #define WAKES 6         /* each of which succeeds once in so many: one relay is the first */
 #define LOST_MS 20000   /* without an exporter for this time: idle-timeout begins */
 #define REVIVE_MS 1000
-#define SETTLE_MS 6000 /* for other relays to adopt, and to tell, the sessions of a dead relay */
+#define SETTLE_MS 6000 /* see standby_is_settled() */
+#define TAKEN_MS 1000  /* for the others to adopt sessions, and to tell of them */
 
 /* --- sessions that expire: under the lock --- */
 
@@ -288,18 +289,31 @@ static void standby_mark_forwards(uint8_t *ports, const struct forwards *all)
 	}
 }
 
+/*
+ * After the start of this relay, the others adopt the sessions that it has lost once its exports say so;
+ * or once they have not heard it for TOLD_MS.  Only then do they tell of these sessions.
+ */
+static bool standby_is_settled(struct standby *sb)
+{
+	uint64_t told_ms = 0, now = clock_ms();
+
+	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++) {
+		if (!s->is_open || !s->synced_ms)
+			continue;
+		if (!s->is_import)
+			told_ms = larger(told_ms, s->synced_ms);
+		else if (!sb->synced_ms)
+			sb->synced_ms = s->synced_ms;
+	}
+	return now >= sb->synced_ms + SETTLE_MS || (told_ms && now >= told_ms + TAKEN_MS);
+}
+
 void standby_mark_ports(struct standby *sb)
 {
-	bool some = false;
+	bool some = !standby_is_settled(sb);
 
-	for (struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++) {
-		if (!s->is_open || !s->is_import)
-			continue;
-		some = some || (s->records && !s->synced_ms);
-		if (s->synced_ms)
-			sb->settled_ms = larger(sb->settled_ms, s->synced_ms + SETTLE_MS);
-	}
-	some = some || clock_ms() < sb->settled_ms;
+	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
+		some = some || (s->is_open && s->is_import && s->records && !s->synced_ms);
 	if (some)
 		standby_mark_forwards(graft_table_unsynced_ports(sb->grafts),
 				      &sb->service->forwards);
@@ -364,20 +378,15 @@ static void standby_note_missing(struct standby *sb)
 	}
 }
 
-/* False: another thread has the lock of forwards, perhaps to hand all sessions over: look again. */
-static bool standby_care(struct standby *sb)
+/* If another thread has the lock of forwards, perhaps for long, a later look does it. */
+static void standby_unmark_ports(struct standby *sb)
 {
 	if (pthread_mutex_trylock(&sb->service->forwards.lock))
-		return false;
-	if (!atomic_load(&sb->service->shared->handed_over)) {
-		pthread_mutex_lock(&sb->lock);
-		standby_look_at_held(sb);
-		standby_addresses_forget(&sb->addresses);
-		standby_mark_ports(sb);
-		pthread_mutex_unlock(&sb->lock);
-	}
+		return;
+	pthread_mutex_lock(&sb->lock);
+	standby_mark_ports(sb);
+	pthread_mutex_unlock(&sb->lock);
 	pthread_mutex_unlock(&sb->service->forwards.lock);
-	return true;
 }
 
 static void standby_on_look(struct timer *t)
@@ -405,10 +414,17 @@ static void standby_on_look(struct timer *t)
 		standby_note_missing(sb);
 		if (sb->orphans)
 			standby_wake_orphans(sb);
+		if (sb->marked)
+			standby_unmark_ports(sb);
 		sb->wake_ms = began + WAKE_MS;
 	}
-	if (began >= sb->cared_ms + CARE_MS && standby_care(sb))
+	if (began >= sb->cared_ms + CARE_MS) {
+		pthread_mutex_lock(&sb->lock);
+		standby_look_at_held(sb);
+		standby_addresses_forget(&sb->addresses);
+		pthread_mutex_unlock(&sb->lock);
 		sb->cared_ms = began;
+	}
 	if (sb->begun || graft_any_is_bare(sb->grafts))
 		timer_set(&sb->service->loop, t, clock_ms() + LOOK_MS);
 }

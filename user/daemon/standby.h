@@ -113,8 +113,8 @@ struct standby {
 	/* streams, and sessions of peers, change under it; taken before addresses.lock */
 	pthread_mutex_t lock;
 	struct stream streams[STREAMS_MAX];
-	bool marked;         /* ports of forwards, at which the stack resets no connection */
-	uint64_t settled_ms; /* until then, even if the import has ended */
+	_Atomic bool marked; /* ports of forwards, at which the stack resets no connection */
+	uint64_t synced_ms;  /* when an import was in sync for the first time */
 };
 
 /*
@@ -132,9 +132,9 @@ void standby_news(struct standby *sb);
 void standby_begin_looks(void *arg);
 
 /*
- * While an import is not in sync, and for a while after, the stack resets no connection at ports of
- * forwards: a packet there may be of a session that has not come yet.  Under the lock of forwards, and
- * that of streams.
+ * While an import is not in sync, and for a while after the start, the stack resets no connection at
+ * ports of forwards: a packet there may be of a session that has not come yet.  Under the lock of
+ * forwards, and that of streams.
  */
 void standby_mark_ports(struct standby *sb);
 
