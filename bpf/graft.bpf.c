@@ -419,7 +419,7 @@ static __always_inline int swallow(struct __sk_buff *skb)
 	return skb->ifindex == LOOPBACK ? PASS : bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
-/* Has P a socket that waits for SYN-ACK?  That answers a packet of an earlier connection by a reset. */
+/* Does a socket of P's tuple wait for SYN-ACK?  It resets an earlier connection of the server. */
 static __always_inline bool is_connecting(struct __sk_buff *skb, const struct packet *p)
 {
 	struct bpf_sock *sk = look_up(skb, &p->tuple, p->ipv6);

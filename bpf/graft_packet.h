@@ -216,7 +216,7 @@ __u32 graft_stray;
  */
 __u32 graft_bridged;
 /*
- * The daemon sets GRAFT_PORT_* by port while an import is not in sync, and for a while after its start.
+ * The daemon sets GRAFT_PORT_* by port while an import is not in sync, and for a while after the start.
  * Then an unknown connection may be another relay's.
  */
 __u8 graft_unsynced[GRAFT_PORTS];

@@ -27,8 +27,8 @@
 #include "relay/upstream_socket.h"
 
 #define LOOK_MS 50
-#define BUSY_MS 10000   /* after an arrival, or a move of an address; from then on, */
-#define IDLE_LOOKS 4    /* one look of so many is for arrivals */
+#define BUSY_MS 10000   /* each look is for arrivals for this time after one, or a moved address; */
+#define IDLE_LOOKS 4    /* later, one look of so many is */
 #define CARE_MS 2000    /* between two looks at sessions that may expire, and at unused addresses */
 #define GONE_MS 10000   /* the least silence after which an orphan is probed */
 #define TOLD_MS 5000    /* a relay that is not heard for this time is dead */
@@ -190,7 +190,7 @@ static bool standby_prepare(struct standby *sb)
 		enum grafted_arrival arrival = standby_arrival(sb, &h);
 
 		some = some || arrival >= ARRIVAL_BARE;
-		if (arrival > ARRIVAL_HELPED) /* helped: for as long as the session lives */
+		if (arrival > ARRIVAL_HELPED) /* a helped one stays that as long as it lives */
 			sb->busy_ms = sb->now_ms;
 		if (arrival == ARRIVAL_HELPED)
 			standby_help(sb, &h);
@@ -290,8 +290,8 @@ static void standby_mark_forwards(uint8_t *ports, const struct forwards *all)
 }
 
 /*
- * After the start of this relay, the others adopt the sessions that it has lost once its exports say so;
- * or once they have not heard it for TOLD_MS.  Only then do they tell of these sessions.
+ * A relay that starts may have lost sessions.  The other relays adopt these sessions, and export them, once
+ * an export of this relay is in sync, or TOLD_MS after they heard this relay last.
  */
 static bool standby_is_settled(struct standby *sb)
 {
@@ -378,7 +378,7 @@ static void standby_note_missing(struct standby *sb)
 	}
 }
 
-/* If another thread has the lock of forwards, perhaps for long, a later look does it. */
+/* Another thread may have the lock of forwards for seconds: then a later look unmarks. */
 static void standby_unmark_ports(struct standby *sb)
 {
 	if (pthread_mutex_trylock(&sb->service->forwards.lock))

@@ -50,8 +50,8 @@ struct stream {
 	uint32_t *keys;            /* the same; each changes with the record of its place; 0: there
 				    * is none.  By imports, too */
 	unsigned int changes;      /* of the configuration, that an export has told */
-	unsigned int key_changes;  /* keys_changes of the last look of an export; and */
-	unsigned int idle_looks;   /* looks without another change */
+	unsigned int key_changes;  /* of an export: `keys_changes` when it last compared keys */
+	unsigned int idle_looks;   /* of an export: those at which no key had changed */
 	uint64_t condemned;        /* how many of sb->condemned it has told */
 	uint64_t after_ns, now_ns; /* of an export: least age of a session; time of the look */
 	size_t len;                /* of the bytes in the buffer */
@@ -73,7 +73,7 @@ struct standby {
 	uint64_t cared_ms;  /* see CARE_MS */
 	uint64_t busy_ms;   /* the start, the last arrival, or the last move of an address */
 	unsigned int idle_looks;
-	bool orphans; /* there may be some */
+	bool orphans; /* some sessions may be orphans */
 
 	uint32_t own;     /* as `tag` of a stream; 0: `relay` is not set */
 	uint64_t *helped; /* owned: a bit for each place whose routes were looked up for help */

@@ -362,7 +362,7 @@ static bool export_all(struct stream *s)
 	struct graft_record end, now;
 	unsigned int changes = export_find_keys(s->sb);
 
-	/* so sessions that were too young, and keys that imports have changed, wait up to 200 ms */
+	/* a session that was too young, or a key that an import has changed, waits up to 200 ms */
 	if (changes == s->key_changes && s->idle_looks++ % IDLE_LOOKS)
 		return true;
 	s->key_changes = changes;

@@ -94,7 +94,7 @@ static void import_heard(struct stream *s, const struct graft_record *r)
 			udp_graft_merge(graft_table_udp(s->sb->grafts), h.slot, r->heard);
 		return;
 	}
-	/* this relay owned it until its address left: the other one has carried its end, and forgets it */
+	/* this relay has parted with the session, and the helper that saw both FINs does not keep it */
 	if (h.state == GRAFTED_STANDBY && r->heard[0].flags & r->heard[1].flags & HEARD_FIN &&
 	    !standby_is_told(s->sb, &h)) {
 		grafted_end(&h);
