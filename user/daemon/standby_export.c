@@ -112,8 +112,6 @@ static bool export_forwards(struct stream *s)
 #define KEY_TOLD 2U
 /* The low bits of a larger key: another relay has the session, whose packets go by here. */
 #define KEY_HELPED 2U
-/* The low bits: this relay has told that it owns or holds the session, which has another place now. */
-#define KEY_MOVED 3U
 #define KEY_LOW 3U
 
 void standby_export_again(struct standby *sb, uint32_t at)
@@ -123,13 +121,25 @@ void standby_export_again(struct standby *sb, uint32_t at)
 			__atomic_fetch_and(&s->keys[at], KEY_OWNED, __ATOMIC_RELAXED);
 }
 
-/* An export may not have looked since this relay owned or held the session.  On the thread of an import. */
-void standby_export_moved(struct standby *sb, uint32_t at)
+/* The session may end before an export looks: the record of its end needs what was told of it. */
+void standby_export_came(struct standby *sb, uint32_t was, uint32_t at)
 {
-	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
-		if (s->keys && __atomic_load_n(&s->keys[at], __ATOMIC_RELAXED) != KEY_NONE &&
-		    (__atomic_load_n(&s->keys[at], __ATOMIC_RELAXED) & KEY_LOW) != KEY_TOLD)
-			__atomic_fetch_or(&s->keys[at], KEY_MOVED, __ATOMIC_RELAXED);
+	struct grafted h = grafted_at(sb->grafts, at);
+
+	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++) {
+		uint32_t key = KEY_TOLD;
+
+		if (!s->keys || (was == NO_SLOT && s->keys[at] != KEY_NONE))
+			continue;
+		if (was != NO_SLOT) { /* an end of an earlier session at AT is told from there */
+			s->exported[was] = s->exported[at];
+			key = __atomic_exchange_n(&s->keys[was], s->keys[at], __ATOMIC_RELAXED);
+			bit_set(s->known, was, s->keys[was] != KEY_NONE);
+		}
+		s->exported[at] = (struct exported){ h.leg[0]->tuple, h.head->id };
+		__atomic_store_n(&s->keys[at], key, __ATOMIC_RELAXED);
+		bit_set(s->known, at, key != KEY_NONE);
+	}
 }
 
 /*
@@ -263,7 +273,7 @@ static void export_end(const struct standby *sb, const struct grafted *h,
 {
 	struct grafted other = { .at = grafted_find(h->grafts, h->udp, &was->client) };
 	bool expired = h->state == GRAFTED_STANDBY && now == KEY_NONE;
-	bool moved = (was_key & KEY_LOW) == KEY_MOVED;
+	bool moved = false;
 	bool same = !memcmp(&h->leg[0]->tuple, &was->client, sizeof(was->client));
 	const volatile struct graft_entry *g = h->udp ? NULL : graft_of(h->grafts, h->slot);
 
@@ -282,7 +292,7 @@ static void export_end(const struct standby *sb, const struct grafted *h,
 		other = grafted_at(h->grafts, other.at);
 	/* a later session of the tuple does not hide the end */
 	if (other.head && (!(was->id >> ID_COUNTER_BITS) || other.head->id == was->id)) {
-		moved = moved || now != KEY_NONE;
+		moved = now != KEY_NONE;
 		/* owned or held at its new place, which tells that */
 		if (!(was_key & KEY_OWNED) ||
 		    (other.state == GRAFTED_ACTIVE && !grafted_is_unowned(&other)) ||

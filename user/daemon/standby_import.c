@@ -153,8 +153,8 @@ static int import_session(struct stream *s, struct graft_record *r)
 		e = grafted_import(gs, r, import_has_source(f, r), &at);
 	if (e && (e != -EEXIST || was == NO_SLOT)) /* -EEXIST: a worker has the session */
 		return e;
-	if (was != NO_SLOT && was != at)
-		standby_export_moved(s->sb, was);
+	if (was != at)
+		standby_export_came(s->sb, was, at);
 	bit_set(s->known, at, true);
 	h = grafted_at(gs, at);
 	if (!held || was == NO_SLOT) {

@@ -54,9 +54,9 @@ void stream_read(const struct control *c, int fd, const char *name, stream_take_
 void standby_export(struct standby *sb, const struct control *c, int fd, uint64_t after_ms);
 void standby_import(struct standby *sb, const struct control *c, int fd, const char *name);
 /*
- * Tell all exports that place AT was STANDBY, and that an import has put its session elsewhere.
- * Under the lock of streams.
+ * An import has put a STANDBY session at AT, which was at place WAS, or is new (NO_SLOT).  Under the lock
+ * of streams.
  */
-void standby_export_moved(struct standby *sb, uint32_t at);
+void standby_export_came(struct standby *sb, uint32_t was, uint32_t at);
 /* Let all exports tell of AT, which this relay owns, again.  Under the lock of streams. */
 void standby_export_again(struct standby *sb, uint32_t at);
