@@ -144,18 +144,19 @@ void standby_export_came(struct standby *sb, uint32_t was, uint32_t at)
 
 /*
  * The key of a session of another relay changes when packets come: twice a second, or with each look
- * once an end has finished.
+ * once an end has finished.  Several packets may have one time, the last ACK among them.
  */
 static uint32_t export_key_helped(const struct grafted *h)
 {
 	struct graft_heard heard[2];
 	uint32_t flags;
-	uint64_t ns;
+	uint64_t ns, turn;
 
 	grafted_hear(h, heard);
 	flags = heard[0].flags | (uint32_t)heard[1].flags << 2;
 	ns = larger(heard[0].ns, heard[1].ns);
-	return 1U << 31 | (uint32_t)((ns >> (flags ? 20 : 29)) << 4 | flags) << 2 | KEY_HELPED;
+	turn = flags ? (ns >> 20) + heard[0].acked + heard[1].acked : ns >> 29;
+	return 1U << 31 | (uint32_t)(turn << 4 | flags) << 2 | KEY_HELPED;
 }
 
 /* An ACTIVE session of TCP, and which of its ends have sent FIN. */
