@@ -274,6 +274,10 @@ class Fleet(Lab):
         return sum(f["adopted"] for name in self.live() for f in self.ask(name, "status")["forwards"]
                    if not f["name"].startswith("datagrams"))
 
+    def at_server(self):
+        return subprocess.run([*self._way_into("server"), "ss", "-Htn", "state", "established"],
+                              check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+
     def wait_owned(self, n, seconds=15):
         """Each of N sessions has one owner."""
         wait_until(lambda: len(self.owned()) == n and not self.twice(), lambda:

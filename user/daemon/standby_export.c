@@ -23,6 +23,7 @@
 #define IDLE_LOOKS 4      /* at one look of so many held sessions of others are seen, too */
 #define EXPORT_EARLY_MS 5 /* so that a single export finds all keys itself */
 #define EXPORT_ALIVE_MS 1000
+#define HEARD_NS (NS_PER_S / 2) /* between two words of packets that go by this relay */
 
 /* --- records on their way --- */
 
@@ -144,7 +145,7 @@ void standby_export_came(struct standby *sb, uint32_t was, uint32_t at)
 
 /*
  * The key of a session of another relay changes when packets come: twice a second, or with each look
- * once an end has finished.  Several packets may have one time, the last ACK among them.
+ * once an end has finished, or is silent.  Several packets may have one time, the last ACK among them.
  */
 static uint32_t export_key_helped(const struct grafted *h)
 {
@@ -155,7 +156,8 @@ static uint32_t export_key_helped(const struct grafted *h)
 	grafted_hear(h, heard);
 	flags = heard[0].flags | (uint32_t)heard[1].flags << 2;
 	ns = larger(heard[0].ns, heard[1].ns);
-	turn = flags ? (ns >> 20) + heard[0].acked + heard[1].acked : ns >> 29;
+	turn = flags || clock_ns() - ns > HEARD_NS ? (ns >> 20) + heard[0].acked + heard[1].acked :
+						     ns / HEARD_NS;
 	return 1U << 31 | (uint32_t)(turn << 4 | flags) << 2 | KEY_HELPED;
 }
 

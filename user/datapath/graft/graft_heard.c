@@ -124,12 +124,22 @@ static bool heard_fits(const struct graft_entry *g, int i, const struct graft_he
 	       is_near(a->acked + s->ack_add, b->from, b->end, window);
 }
 
+/* The packet program may write, too.  It has the later number then. */
+static void heard_grow(__u64 *at, uint32_t to)
+{
+	__u64 was = __atomic_load_n(at, __ATOMIC_RELAXED);
+	int32_t more = (int32_t)(to - (uint32_t)was);
+
+	if (more > 0)
+		__atomic_compare_exchange_n(at, &was, was + (uint32_t)more, false, __ATOMIC_RELAXED,
+					    __ATOMIC_RELAXED);
+}
+
 /* H, of side I of G, is believed. */
 static void heard_believe(struct graft_entry *g, int i, const struct graft_heard *h)
 {
 	struct graft_side *s = &g->side[i], *o = &g->side[!i];
 	uint32_t none = GRAFT_FIN_NONE, sent = GRAFT_FIN_SENT;
-	uint64_t carried = s->end - s->begun;
 
 	if (h->ns > s->heard_ns) {
 		/* the TSvals of its packets are not known: the clock goes on, see let_out() */
@@ -139,9 +149,10 @@ static void heard_believe(struct graft_entry *g, int i, const struct graft_heard
 	}
 	if (h->end != h->from || h->acked != h->acked_to)
 		s->data_ns = larger(s->data_ns, h->ns);
+	if (!s->fin) /* `culvert kill` resets both ends with these numbers */
+		heard_grow(&s->end, h->end);
+	heard_grow(&s->acked, h->acked);
 	if (h->flags & HEARD_FIN && !s->fin) {
-		s->end = (1ULL << 32) + h->end;
-		s->begun = s->end - carried - 1; /* a FIN counts as a byte */
 		s->fin_end = h->end;
 		__atomic_compare_exchange_n(&s->fin, &none, GRAFT_FIN_SENT, false, __ATOMIC_SEQ_CST,
 					    __ATOMIC_SEQ_CST);
