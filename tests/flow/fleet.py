@@ -96,6 +96,29 @@ def test_power(trial):
     trial.end_all()
 
 
+def test_killed_daemon(trial):
+    """Its programs go on without it, routes leave it, and sessions end elsewhere before it is back."""
+    trial.begin(flows=0)
+    trial.relays["c"].die()
+    trial.stay(1)
+    trial.route(set(trial.live()))
+    trial.stay(8)
+    trial.wait_owned(trial.n)
+    gone = [trial.talks.pop(0) for _ in range(2)]
+    for talk in gone:
+        trial.say(talk, "ask") if "i" in talk.name.split() else None
+        talk.stdin.close()
+    trial.n -= sum(talk.n for talk in gone)
+    expect(not any(trial.end_of(talk)["lost"] for talk in gone), "lost")
+    trial.wait_owned(trial.n)
+    trial.relays["c"].start()
+    trial.join()
+    trial.route(set(trial.live()))
+    trial.stay(4)
+    trial.wait_owned(trial.n)
+    trial.end_all()
+
+
 def test_drain(trial):
     """Routes leave a relay, which keeps what it has.  They come back."""
     trial.begin()

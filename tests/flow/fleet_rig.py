@@ -60,6 +60,7 @@ class Fleet(Lab):
         self.reflectors = {f"reflector{i}": None for i in range(reflectors)}
         self.relays, self.streams = {}, {}  # {name: Daemon}, {(from, to): process}
         self.routed, self.cut_off = set(), set()
+        self.pins, self.boots = None, 0
 
     # --- the networks ---
 
@@ -170,9 +171,11 @@ class Fleet(Lab):
                 f"upstream = {place(server, at)}", "transparent = yes" if at == 7102 else \
                 f"source = {SOURCE[name][':' in server]}", *self.lines, ""
             text += "\n".join(lines)
+        self.pins = self.pins or self.mount_bpf()
+        self.boots += 1  # each finds no pins
         self.relays[name] = Daemon(self, self.program, self.engine, (), "--config",
-                                   self.write(f"{name}.conf", text), namespace=name)
-
+                                   self.write(f"{name}.conf", text), "--graft-pins",
+                                   os.path.join(self.pins, f"{name}-{self.boots}"), namespace=name)
         self.meet(name)
 
     def meet(self, name):
@@ -281,7 +284,8 @@ class Fleet(Lab):
     def wait_owned(self, n, seconds=15):
         """Each of N sessions has one owner."""
         wait_until(lambda: len(self.owned()) == n and not self.twice(), lambda:
-                   f"{n} sessions with one owner each: {self.sums()}, not: {self.twice()}", seconds)
+                   f"{n} sessions with one owner each: {self.sums()}, not: {self.twice()}, "
+                   f"{len(self.owned())}: {self.owned()}", seconds)
 
     def wait_told(self, n):
         """All relays know N sessions."""

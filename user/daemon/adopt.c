@@ -125,7 +125,8 @@ void adopt_sessions(struct shared *shared, struct threads *ts, const struct forw
 		return;
 	grafted_rest_ports(shared->grafts);
 	for (struct grafted h = { 0 }; grafted_next(shared->grafts, &h); h.at++) {
-		if (h.state != GRAFTED_ACTIVE)
+		/* another relay has the session that this one helps with; see standby_is_told() */
+		if (h.state != GRAFTED_ACTIVE || (grafted_is_unowned(&h) && h.head->source))
 			continue;
 		if (adopt_session(&h, ts, all)) {
 			adopted++;

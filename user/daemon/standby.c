@@ -67,7 +67,10 @@ void standby_unhear(struct standby *sb, uint32_t tag)
 			atomic_store(&sb->relays[i].heard_ms, 0);
 }
 
-/* A living relay sends a record each second.  A stream that ends may begin again. */
+/*
+ * A living relay sends a record each second.  A stream that ends may begin again.  After the start each
+ * relay has time to be heard.
+ */
 bool standby_is_told(const struct standby *sb, const struct grafted *h)
 {
 	uint32_t source = h->head->source;
@@ -75,7 +78,7 @@ bool standby_is_told(const struct standby *sb, const struct grafted *h)
 	for (int i = 0; source && i < STREAMS_MAX; i++)
 		if (atomic_load(&sb->relays[i].tag) == source)
 			return sb->now_ms < atomic_load(&sb->relays[i].heard_ms) + TOLD_MS;
-	return false;
+	return source && sb->now_ms < sb->opened_ms + TOLD_MS;
 }
 
 /*
@@ -308,10 +311,23 @@ static bool standby_is_settled(struct standby *sb)
 	return now >= sb->synced_ms + SETTLE_MS || (told_ms && now >= told_ms + TAKEN_MS);
 }
 
+/*
+ * Sessions that an earlier daemon had left may have ended at other relays meanwhile.  Now that these
+ * relays know the sessions, the answer to a probe comes here by any way.
+ */
+static void standby_settle(struct standby *sb)
+{
+	sb->settled = true;
+	graft_table_doubt_ways(sb->grafts, GRAFT_CHANGE_ROUTES);
+	shared_tell_news(sb->service->shared);
+}
+
 void standby_mark_ports(struct standby *sb)
 {
 	bool some = !standby_is_settled(sb);
 
+	if (!some && sb->synced_ms && !sb->settled)
+		standby_settle(sb);
 	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
 		some = some || (s->is_open && s->is_import && s->records && !s->synced_ms);
 	if (some)
@@ -578,7 +594,7 @@ int standby_open(struct standby *sb, struct service *r)
 	sb->service = r;
 	sb->grafts = r->shared->grafts;
 	sb->own = r->start->relay ? graft_tag(r->start->relay) | 1 : 0;
-	sb->busy_ms = clock_ms();
+	sb->busy_ms = sb->opened_ms = clock_ms();
 	sb->chance = (uint32_t)(clock_ns() >> 10) ^ (uint32_t)getpid() << 16;
 	sb->helped = allocated(calloc(BITS_WORDS(grafted_places(sb->grafts)), sizeof(*sb->helped)));
 	sb->keys = allocated(calloc(grafted_places(sb->grafts), sizeof(*sb->keys)));

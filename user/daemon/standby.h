@@ -115,6 +115,8 @@ struct standby {
 	struct stream streams[STREAMS_MAX];
 	_Atomic bool marked; /* ports of forwards, at which the stack resets no connection */
 	uint64_t synced_ms;  /* when an import was in sync for the first time */
+	uint64_t opened_ms;
+	bool settled; /* see standby_is_settled() */
 };
 
 /*

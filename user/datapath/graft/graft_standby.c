@@ -123,6 +123,11 @@ int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_sl
 
 void graft_wake(struct graft_table *gs, uint32_t slot)
 {
+	struct graft_entry *g = &gs->all[slot];
+
+	/* the first probe of the sockets is to go out: both ends may be gone */
+	for (int side = 0; side < 2 && graft_state(gs, slot) == GRAFT_STANDBY; side++)
+		g->side[side].probed_ns = clock_ns();
 	graft_change_state(gs, slot, GRAFT_STANDBY, GRAFT_ACTIVE);
 }
 
