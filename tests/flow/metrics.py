@@ -358,9 +358,9 @@ engine = {"auto" if carrier == "graft" else carrier}
                                                    ("graft", "sockmap", "splice")},
            f"{before['culvert_carrier_available']}")
     with trial.talk(9000 + n for n in range(len(CARRIERS))):
-        export = trial.lab.start("client", trial.program, "export", "--control",
-                                 trial.daemon.control, stdout=subprocess.DEVNULL)
-        wait_until(lambda: total(parse(trial.scrape()), "culvert_standby_in_sync") == 1, "export")
+        exports = [trial.lab.start("client", trial.program, "export", "--control",
+                                   trial.daemon.control, stdout=subprocess.DEVNULL) for _ in range(2)]
+        wait_until(lambda: total(parse(trial.scrape()), "culvert_standby_in_sync") == 2, "exports")
         trial.lab.start("client", "curl", "--silent", f"http://{RELAY}:9010/").wait()
         samples = trial.settled()
         trial.check_live(samples)
@@ -368,7 +368,8 @@ engine = {"auto" if carrier == "graft" else carrier}
         trial.check_state()
         trial.check_prometheus(samples)
         trial.check_examples(samples)
-    trial.lab.stop(export)
+    for export in exports:
+        trial.lab.stop(export)
     wait_until(lambda: total(parse(trial.scrape()), "culvert_sessions") == 0, "no sessions")
     after = trial.settled()
     trial.check_never_down(samples, after)

@@ -844,6 +844,7 @@ static const struct {
 	{ 2, RELAY("a", "source = 127.0.0.1\n"),
 	  RELAY("b\nstandby-ports = 3-4", "source = 127.0.0.1\n"), ":9: source: ", "" },
 	{ 2, RELAY("a", ""), RELAY("a", ""), ":4: relay: ", "has the same name" },
+	{ 2, RELAY("a", ""), RELAY("b b", ""), ":4: relay: ", "expected a word" },
 	{ 2, RELAY("r913", ""), RELAY("r1000", ""), ":4: relay: r1000 and r913 of ",
 	  "make the same number" },
 	{ 2, MODEST FORWARD, RELAY("b", ""), ".a: relay", " is missing" },
@@ -875,7 +876,8 @@ TEST(test_check_fleet)
 		capture_end(&to_stderr, rig_err, sizeof(rig_err));
 		capture_end(&to_stdout, out, sizeof(out));
 		if (r != fleets[i].code || !strstr(rig_err, fleets[i].at) ||
-		    !strstr(rig_err, fleets[i].want) || (!r && !*fleets[i].at && *rig_err))
+		    !strstr(rig_err, fleets[i].want) || (!r && !*fleets[i].at && *rig_err) ||
+		    !r != !!strstr(out, ", no mistake"))
 			fail_msg("%zu: %d, %s instead of %d, %s", i, r, rig_err, fleets[i].code,
 				 fleets[i].want);
 	}

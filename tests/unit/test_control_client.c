@@ -239,6 +239,16 @@ TEST(test_answers)
 	assert_int_equal(ask("sessions", false, sessions_answer), EXIT_CODE_OK);
 	assert_string_equal(out, sessions_text);
 	assert_string_equal(err, "");
+	assert_int_equal(ask("sessions", false,
+			     "{\"sessions\":[{\"age_ms\":0,\"state\":\"open\",\"standby\":\"held\","
+			     "\"flows\":[{}]}]}"),
+			 0);
+	assert_non_null(strstr(out, " -    open  "));
+	assert_int_equal(ask("status", false,
+			     "{\"relays\":[{\"name\":\"a\",\"in_sync\":true,\"heard_ms\":90}]}"),
+			 0);
+	assert_string_equal(out, "NAME  IN SYNC  HEARD\na     true      0.0s\n");
+	assert_int_equal(RUN("export", "--json"), EXIT_CODE_USAGE);
 	assert_int_equal(ask("sessions", false, "{\"sessions\":[]}"), 0);
 	assert_string_equal(out, "no sessions\n");
 	assert_int_equal(ask("sessions", true, sessions_answer), 0);

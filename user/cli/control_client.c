@@ -45,6 +45,14 @@ const struct request_key_def client_options[OWNS] = {
 	[OWN_HELP] = { "help", .help = "show this help; also -h" },
 };
 
+/* The first of client_options that C takes: the output of a stream is no answer. */
+static int first_own(const struct command *c)
+{
+	enum command_id id = command_number(c);
+
+	return id == COMMAND_EXPORT || id == COMMAND_IMPORT ? OWN_JSON + 1 : 0;
+}
+
 /* --- help --- */
 
 void client_print_option(const struct request_key_def *def)
@@ -68,7 +76,7 @@ static void client_help(const struct command *c)
 	printf(" [options]\n\nTo %s.  See culvert(8).\n\nOptions:\n", c->summary);
 	for (const enum request_key *key = c->keys; *key; key++)
 		client_print_option(&request_keys[*key]);
-	for (size_t i = 0; i < OWNS; i++)
+	for (int i = first_own(c); i < OWNS; i++)
 		client_print_option(&client_options[i]);
 }
 
@@ -150,7 +158,7 @@ static int take_words(const struct command *c, int argc, char **argv, struct cli
 
 	for (const enum request_key *key = c->keys; *key; key++)
 		*next++ = option_of(&request_keys[*key], (int)*key);
-	for (int i = 0; i < OWNS; i++)
+	for (int i = first_own(c); i < OWNS; i++)
 		*next++ = option_of(&client_options[i], OWN_VALUES[i]);
 	optind = 0; /* begin anew */
 	opterr = 0;

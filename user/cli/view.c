@@ -43,6 +43,7 @@ static const struct table {
 	  NULL,
 	  { "stream", "name", "in_sync", "since_ms", "heard_ms", "records", "same_ports",
 	    "lacks" } },
+	{ "relays", NULL, { "name", "in_sync", "heard_ms" } },
 	{ "features", NULL, { "name", "available", "reason" } },
 };
 
@@ -118,6 +119,14 @@ static void title_text(const char *key, char *buf)
 		*p = (char)(*p == '_' ? ' ' : toupper((unsigned char)*p));
 }
 
+/* Is ROW a session that another relay owns, so that its age is not known here? */
+static bool is_of_another(struct json_object *row)
+{
+	const char *standby = json_object_get_string(json_object_object_get(row, "standby"));
+
+	return standby && *standby && strstr("helped held orphan", standby);
+}
+
 /* A line about INNER, which is ROW or something in it.  ROW NULL: the titles. */
 static void table_line(struct layout *l, const struct table *t, struct json_object *row,
 		       struct json_object *inner)
@@ -131,6 +140,8 @@ static void table_line(struct layout *l, const struct table *t, struct json_obje
 
 		if (!json_object_object_get_ex(inner, t->columns[i], &value))
 			json_object_object_get_ex(row, t->columns[i], &value);
+		if (!strcmp(t->columns[i], "age_ms") && is_of_another(row))
+			value = NULL;
 		if (row)
 			value_text(t->columns[i], value, text);
 		else

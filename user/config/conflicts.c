@@ -208,6 +208,8 @@ int conflicts_of_globals(const struct config *c)
 	unsigned int ports[2];
 	int r = 0;
 
+	if (c->relay && strpbrk(c->relay, " \t\n\v\f\r"))
+		r = conflict_complain(c, &c->defaults, "relay", "expected a word");
 	if (c->standby_ports && !config_port_range(c->standby_ports, ports))
 		r = conflict_complain(c, &c->defaults, "standby-ports",
 				      "expected two ports, as 20000-29999");

@@ -226,7 +226,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "relay", GLOBAL(relay), WORD("NAME", 63, "a word"), .computed = "none",
 	  .help = "name of this relay, other than those of other relays" },
 	{ "standby-ports", GLOBAL(standby_ports), WORD("LOW-HIGH", 11, "two ports"),
-	  .computed = "not known", .help = "local ports of the other relay of a pair" },
+	  .computed = "not known", .help = "local ports of another relay" },
 	{ "privileged-process", YES_NO, GLOBAL(privileged_process), .initial = "yes",
 	  .help = "leave a small process that keeps some privileges" },
 	{ "log-level", GLOBAL(log_level), .metavar = "LEVEL", .min = LOG_ERR, .initial = "info",

@@ -320,8 +320,6 @@ static int check_one(char *file, struct config *c, bool fleet)
 	check_descriptors(c);
 	check_upstreams(c);
 	check_beginnings(c, check_hooks_write(stdout));
-	printf("%s: %zu forward%s%s, no mistake\n", file, c->n_forwards,
-	       c->n_forwards == 1 ? "" : "s", c->is_rinetd ? " of a rinetd.conf" : "");
 	return 0;
 }
 
@@ -334,8 +332,13 @@ int check_run(int argc, char **argv)
 	for (size_t i = 0; i < n; i++)
 		r = check_one(argv[i + 1], &c[i], n > 1) ?: r;
 	r = r ?: check_fleet(c, n);
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++) {
+		if (!r)
+			printf("%s: %zu forward%s%s, no mistake\n", argv[i + 1], c[i].n_forwards,
+			       c[i].n_forwards == 1 ? "" : "s",
+			       c[i].is_rinetd ? " of a rinetd.conf" : "");
 		config_close(&c[i]);
+	}
 	free(c);
 	return finish(r);
 }

@@ -240,10 +240,11 @@ static void add_build(struct scrape *s)
 
 enum { IN_SYNC, LAST_WORD };
 
-/* Add a sample for each export and import. */
+/* Add a sample for each export and import.  Exports have no name, so a number tells them apart. */
 static void add_streams(struct scrape *s)
 {
 	struct standby *sb = s->actions->standby;
+	char number[12];
 
 	if (!sb)
 		return;
@@ -251,10 +252,12 @@ static void add_streams(struct scrape *s)
 	for (const struct stream *at = sb->streams; at < sb->streams + STREAMS_MAX; at++) {
 		uint64_t last = at->last_ms, ago = clock_ms() - last;
 
+		snprintf(number, sizeof(number), "%d", (int)(at - sb->streams));
 		if (at->is_open)
 			add(s, "",
 			    s->family->at == IN_SYNC ? at->synced_ms != 0 : (double)ago / 1000,
-			    "stream", at->is_import ? "import" : "export", "name", at->name, END);
+			    "stream", at->is_import ? "import" : "export", "name", at->name,
+			    "number", number, END);
 	}
 	pthread_mutex_unlock(&sb->lock);
 }
