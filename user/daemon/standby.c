@@ -426,6 +426,8 @@ static void standby_on_look(struct timer *t)
 	/* packet programs carry nearly all that arrives before its adoption */
 	if (!sb->begun || began < sb->busy_ms + BUSY_MS || !(++sb->idle_looks % IDLE_LOOKS))
 		standby_look_for_arrivals(sb);
+	if (atomic_load(&sb->service->shared->handed_over)) /* meanwhile */
+		return;
 	if (began >= sb->wake_ms) {
 		standby_note_missing(sb);
 		if (sb->orphans)
@@ -472,7 +474,7 @@ static void standby_add_counts(const struct standby *sb, struct json_object *o)
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
 		bool helps = grafted_is_helped(&h);
 
-		if (!helps && h.state != GRAFTED_STANDBY)
+		if (!helps && (h.state != GRAFTED_STANDBY || h.head->alone_ms == ALONE_EXPIRED))
 			continue;
 		held += !helps;
 		if (!standby_is_told(sb, &h))

@@ -166,7 +166,8 @@ static uint32_t export_key_session(const struct grafted *h)
 {
 	const volatile struct graft_entry *g = graft_of(h->grafts, h->slot);
 	uint64_t offered = g->offered_ns;
-	uint32_t fins = g->side[1].fin << 2 | g->side[0].fin;
+	uint32_t fins = __atomic_load_n(&g->side[1].fin, __ATOMIC_RELAXED) << 2 |
+			__atomic_load_n(&g->side[0].fin, __ATOMIC_RELAXED);
 
 	if (graft_state_of(h->head) == GRAFT_DONE)
 		return KEY_NONE;

@@ -81,6 +81,18 @@ static bool import_find(const struct stream *s, const struct graft_record *r, st
 	return at != NO_SLOT && !import_is_other(ret, r);
 }
 
+/* Has each end of H the FIN of the other one? */
+static bool import_is_finished(const struct grafted *h, const struct graft_heard heard[2])
+{
+	bool finished = true;
+
+	for (int i = 0; i < 2; i++)
+		finished = finished && heard[i].flags & HEARD_FIN &&
+			   heard[i].acked + graft_of(h->grafts, h->slot)->side[i].ack_add ==
+				   heard[!i].end;
+	return finished;
+}
+
 /* R is of a session some packets of which go by the peer. */
 static void import_heard(struct stream *s, const struct graft_record *r)
 {
@@ -95,7 +107,7 @@ static void import_heard(struct stream *s, const struct graft_record *r)
 		return;
 	}
 	/* this relay has parted with the session, and the helper that saw both FINs does not keep it */
-	if (h.state == GRAFTED_STANDBY && r->heard[0].flags & r->heard[1].flags & HEARD_FIN &&
+	if (h.state == GRAFTED_STANDBY && import_is_finished(&h, r->heard) &&
 	    !standby_is_told(s->sb, &h)) {
 		grafted_end(&h);
 		return;
@@ -167,7 +179,7 @@ static int import_session(struct stream *s, struct graft_record *r)
 
 /*
  * All sessions of a relay have come.  Any other session of that relay, or of none, has no exporter now.
- * If it is STANDBY, and its address is not here, it is over.
+ * If it is STANDBY, and its address is not here, it is taken out: nobody is told that it is over.
  */
 static void import_sync(struct stream *s)
 {
@@ -175,8 +187,9 @@ static void import_sync(struct stream *s)
 		if (bit_is(s->known, h.at) || (h.head->source && h.head->source != s->origin))
 			continue;
 		h.head->source = 0;
+		/* not "over": a relay without an import of this one may carry it */
 		if (h.state == GRAFTED_STANDBY && !grafted_is_here(&h))
-			grafted_end(&h);
+			h.head->alone_ms = ALONE_EXPIRED;
 	}
 }
 

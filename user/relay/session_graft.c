@@ -239,7 +239,9 @@ const char *session_graft_hindrance(const struct session *s)
 	return s->graft_refusal ? graft_refusal_name((enum graft_refusal)s->graft_refusal) : "";
 }
 
-uint64_t session_graft_active_ms(const struct session *s, bool *ret_half)
+/* An import may write meanwhile. */
+__attribute__((no_sanitize("thread"))) uint64_t session_graft_active_ms(const struct session *s,
+									bool *ret_half)
 {
 	const volatile struct graft_entry *e = graft_of(graft_table_of(s), s->graft);
 	uint64_t client = e->side[CLIENT].data_ns, upstream = e->side[UPSTREAM].data_ns;
@@ -282,16 +284,26 @@ static void session_graft_come_back(struct session *s)
 			tcp_set_keepalive(s->sides[side].fd, s->forward->conf->keepalive_ms, 0);
 }
 
+/* Another relay knows S, and may go on with S. */
+static bool session_graft_is_known(const struct session *s)
+{
+	uint32_t mirrored;
+
+	if (!session_is_grafted(s))
+		return false;
+	mirrored = graft_of(graft_table_of(s), s->graft)->head.mirrored;
+	return mirrored != GRAFT_UNKNOWN && mirrored != GRAFT_OVER;
+}
+
 bool session_graft_is_shared(const struct session *s)
 {
-	return session_is_grafted(s) && graft_of(graft_table_of(s), s->graft)->head.mirrored &&
+	return session_graft_is_known(s) &&
 	       !atomic_load_explicit(&s->worker->shared->standbys, memory_order_relaxed);
 }
 
 bool session_graft_is_told(const struct session *s)
 {
-	return session_is_grafted(s) && !session_graft_is_shared(s) &&
-	       graft_of(graft_table_of(s), s->graft)->head.mirrored;
+	return session_graft_is_known(s) && !session_graft_is_shared(s);
 }
 
 bool session_graft_is_away(const struct session *s)

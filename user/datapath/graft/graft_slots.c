@@ -162,7 +162,8 @@ uint64_t graft_bytes(const struct graft_table *gs, uint32_t slot, unsigned int d
 	/* both numbers change when a graft begins */
 	do {
 		state = slot_raw_state(gs, slot);
-		n = from->end - from->begun - (from->fin != 0);
+		n = __atomic_load_n(&from->end, __ATOMIC_RELAXED) - from->begun -
+		    (__atomic_load_n(&from->fin, __ATOMIC_RELAXED) != 0);
 	} while ((state & GRAFT_STATE_MASK) == GRAFT_LOCKED || slot_raw_state(gs, slot) != state);
 	return n;
 }

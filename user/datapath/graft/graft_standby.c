@@ -91,14 +91,17 @@ int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_sl
 		if (slot != NO_SLOT && graft_state(gs, slot) != GRAFT_STANDBY)
 			return same ? -EEXIST : -EADDRINUSE;
 	}
-	for (int side = 0; side < 2; side++) {
-		slot = graft_find(gs, false, &e->side[side].tuple);
-		if (slot != NO_SLOT && !graft_drop(gs, slot))
-			return same ? -EEXIST : -EADDRINUSE;
-	}
 	slot = graft_slot_take(gs, &gs->queue);
 	if (slot == NO_SLOT)
 		return -ENOSPC;
+	for (int side = 0; side < 2; side++) {
+		uint32_t old = graft_find(gs, false, &e->side[side].tuple);
+
+		if (old != NO_SLOT && !graft_drop(gs, old)) {
+			graft_slot_put(gs, slot);
+			return same ? -EEXIST : -EADDRINUSE;
+		}
+	}
 	g = &gs->all[slot];
 	e->loose = GRAFT_LOOSE;
 	/* other threads look at the state meanwhile: it stays FREE */
