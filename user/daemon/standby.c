@@ -38,7 +38,7 @@
 #define WAKES 6         /* each of which succeeds once in so many: one relay is the first */
 #define LOST_MS 20000   /* without an exporter for this time: idle-timeout begins */
 #define REVIVE_MS 1000
-#define SETTLE_MS 6000 /* see standby_is_settled() */
+#define SETTLE_MS 6000 /* see standby_is_settled(), standby_ask_again() */
 #define TAKEN_MS 1000  /* for the others to adopt sessions, and to tell of them */
 
 /* --- sessions that expire: under the lock --- */
@@ -311,23 +311,10 @@ static bool standby_is_settled(struct standby *sb)
 	return now >= sb->synced_ms + SETTLE_MS || (told_ms && now >= told_ms + TAKEN_MS);
 }
 
-/*
- * Sessions that an earlier daemon had left may have ended at other relays meanwhile.  Now that these
- * relays know the sessions, the answer to a probe comes here by any way.
- */
-static void standby_settle(struct standby *sb)
-{
-	sb->settled = true;
-	graft_table_doubt_ways(sb->grafts, GRAFT_CHANGE_ROUTES);
-	shared_tell_news(sb->service->shared);
-}
-
 void standby_mark_ports(struct standby *sb)
 {
 	bool some = !standby_is_settled(sb);
 
-	if (!some && sb->synced_ms && !sb->settled)
-		standby_settle(sb);
 	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
 		some = some || (s->is_open && s->is_import && s->records && !s->synced_ms);
 	if (some)
@@ -378,6 +365,17 @@ static void standby_wake_orphans(struct standby *sb)
 		    grafted_is_here(&h))
 			grafted_wake(&h);
 	}
+}
+
+/*
+ * Sessions that an earlier daemon had left may have ended at other relays meanwhile.  Now that these
+ * relays know the sessions, the answer to a probe comes here by any way.
+ */
+static void standby_ask_again(struct standby *sb)
+{
+	sb->asked_again = true;
+	graft_table_doubt_ways(sb->grafts, GRAFT_CHANGE_ROUTES);
+	shared_tell_news(sb->service->shared);
 }
 
 /* A relay that was heard lately is silent, or on the far side of a partition. */
@@ -434,6 +432,8 @@ static void standby_on_look(struct timer *t)
 			standby_wake_orphans(sb);
 		if (sb->marked)
 			standby_unmark_ports(sb);
+		if (!sb->asked_again && sb->synced_ms && began >= sb->synced_ms + SETTLE_MS)
+			standby_ask_again(sb);
 		sb->wake_ms = began + WAKE_MS;
 	}
 	if (began >= sb->cared_ms + CARE_MS) {

@@ -80,6 +80,7 @@ struct standby {
 	uint32_t moves;   /* of addresses and routes, when these bits began */
 	uint32_t address_moves;
 	uint64_t wake_ms; /* when silent orphans are woken next */
+	bool asked_again; /* see standby_ask_again() */
 	uint32_t chance;  /* a random number */
 
 	/* the relays of imports, and when each was heard last; streams write them */
@@ -113,10 +114,9 @@ struct standby {
 	/* streams, and sessions of peers, change under it; taken before addresses.lock */
 	pthread_mutex_t lock;
 	struct stream streams[STREAMS_MAX];
-	_Atomic bool marked; /* ports of forwards, at which the stack resets no connection */
-	uint64_t synced_ms;  /* when an import was in sync for the first time */
+	_Atomic bool marked;        /* ports of forwards, at which the stack resets no connection */
+	_Atomic uint64_t synced_ms; /* when an import was in sync for the first time */
 	uint64_t opened_ms;
-	bool settled; /* see standby_is_settled() */
 };
 
 /*
