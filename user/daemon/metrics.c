@@ -352,12 +352,45 @@ static void add_past(struct scrape *s)
 		    graft_past_name(why), END);
 }
 
+static void add_standby(struct scrape *s)
+{
+	struct standby *standby = s->actions->standby;
+	struct json_object *sb = standby ? standby_json(standby) : NULL;
+	const struct family list[] = {
+		{ "culvert_standby_owned", "gauge", "Sessions that this relay has itself.",
+		  .value = number_of(sb, "owned") },
+		{ "culvert_standby_helped", "gauge",
+		  "Sessions of other relays whose packets go by this one.",
+		  .value = number_of(sb, "helped") },
+		{ "culvert_standby_held", "gauge",
+		  "Sessions of other relays, no packets of which have come here.",
+		  .value = number_of(sb, "held") },
+		{ "culvert_standby_orphans", "gauge",
+		  "Sessions, held or not, that no relay says to have.",
+		  .value = number_of(sb, "orphans") },
+		{ "culvert_standby_adopted_total", "counter",
+		  "Sessions of other relays that this relay has adopted.",
+		  .value = number_of(sb, "adopted") },
+		{ "culvert_standby_refused_total", "counter",
+		  "Records of sessions that this relay cannot carry.",
+		  .value = number_of(sb, "refused") },
+		{ "culvert_standby_in_sync", "gauge",
+		  "1: the export has sent, or the import has received, all sessions.",
+		  .add = add_streams, .at = IN_SYNC },
+		{ "culvert_standby_last_word_seconds", "gauge",
+		  "Seconds since the last record was sent or received.", .add = add_streams,
+		  .at = LAST_WORD },
+	};
+
+	add_families(s, list, sizeof(list) / sizeof(list[0]));
+	json_object_put(sb);
+}
+
 static void add_rest(struct scrape *s)
 {
 	const struct actions *a = s->actions;
 	struct session_log *log = a->service->shared->session_log;
 	const struct sockmap *k = a->service->shared->kernel;
-	struct json_object *sb = a->standby ? standby_json(a->standby) : NULL;
 	const struct family list[] = {
 		{ "culvert_errors_total", "counter",
 		  "What went wrong, by the causes of culvert status and of the session log.",
@@ -383,29 +416,6 @@ static void add_rest(struct scrape *s)
 		{ "culvert_kernel_memory_limit_bytes", "gauge",
 		  "The limit of kernel memory: kernel-memory.",
 		  .value = k ? (double)k->memory_limit : 0 },
-		{ "culvert_standby_owned", "gauge", "Sessions that this relay has itself.",
-		  .value = number_of(sb, "owned") },
-		{ "culvert_standby_helped", "gauge",
-		  "Sessions of other relays whose packets go by this one.",
-		  .value = number_of(sb, "helped") },
-		{ "culvert_standby_held", "gauge",
-		  "Sessions of other relays, no packets of which have come here.",
-		  .value = number_of(sb, "held") },
-		{ "culvert_standby_orphans", "gauge",
-		  "Sessions, held or not, that no relay says to have.",
-		  .value = number_of(sb, "orphans") },
-		{ "culvert_standby_adopted_total", "counter",
-		  "Sessions of other relays that this relay has adopted.",
-		  .value = number_of(sb, "adopted") },
-		{ "culvert_standby_refused_total", "counter",
-		  "Records of sessions that this relay cannot carry.",
-		  .value = number_of(sb, "refused") },
-		{ "culvert_standby_in_sync", "gauge",
-		  "1: the export has sent, or the import has received, all sessions.",
-		  .add = add_streams, .at = IN_SYNC },
-		{ "culvert_standby_last_word_seconds", "gauge",
-		  "Seconds since the last record was sent or received.", .add = add_streams,
-		  .at = LAST_WORD },
 		{ "culvert_set_up_past_total", "counter",
 		  "SYNs that went to the listener though their forward has set-up = kernel.",
 		  .add = add_past },
@@ -418,7 +428,6 @@ static void add_rest(struct scrape *s)
 	};
 
 	add_families(s, list, sizeof(list) / sizeof(list[0]));
-	json_object_put(sb);
 }
 
 /* The caller frees it.  NULL: there is no memory. */
@@ -433,6 +442,7 @@ static char *make_text(struct actions *a)
 	pthread_mutex_lock(&a->service->forwards.lock);
 	round_update_counters(a); /* the lock lets one scrape at a time do this */
 	add_sessions(&s);
+	add_standby(&s);
 	add_rest(&s);
 	pthread_mutex_unlock(&a->service->forwards.lock);
 	if (!fclose(s.out) && !s.failed)

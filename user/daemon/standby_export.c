@@ -66,7 +66,7 @@ static size_t export_list_forwards(struct stream *s, struct exported_forward **r
 	s->changes = sv->changes;
 	TAILQ_FOREACH(f, &sv->forwards.list, in_forwards)
 		n++;
-	*ret = calloc(n, sizeof(**ret)); /* without memory nothing is told */
+	*ret = calloc(n + 1, sizeof(**ret)); /* without memory nothing is told */
 	n = 0;
 	TAILQ_FOREACH(f, &sv->forwards.list, in_forwards) {
 		if (!*ret || f->state != FORWARD_ACTIVE || !forward_grafts(f))
@@ -129,10 +129,14 @@ void standby_export_came(struct standby *sb, uint32_t was, uint32_t at)
 
 	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++) {
 		uint32_t key = KEY_TOLD;
+		/* else the client has taken its port again, and the earlier session is over */
+		bool moves = s->keys && was != NO_SLOT &&
+			     (!(h.head->id >> ID_COUNTER_BITS) ||
+			      s->exported[was].id == h.head->id);
 
-		if (!s->keys || (was == NO_SLOT && s->keys[at] != KEY_NONE))
+		if (!s->keys || (!moves && s->keys[at] != KEY_NONE))
 			continue;
-		if (was != NO_SLOT) { /* an end of an earlier session at AT is told from there */
+		if (moves) { /* an end of an earlier session at AT is told from there */
 			s->exported[was] = s->exported[at];
 			key = __atomic_exchange_n(&s->keys[was], s->keys[at], __ATOMIC_RELAXED);
 			bit_set(s->known, was, s->keys[was] != KEY_NONE);

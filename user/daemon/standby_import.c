@@ -172,6 +172,8 @@ static int import_session(struct stream *s, struct graft_record *r)
 	if (!held || was == NO_SLOT) {
 		h.head->source = held ? 0 : s->origin;
 		h.head->alone_ms = ALONE_NEVER;
+	} else if (h.head->alone_ms == ALONE_EXPIRED) {
+		h.head->alone_ms = ALONE_NEVER;
 	}
 	standby_addresses_find_routes(&s->sb->addresses, &h);
 	return 0;

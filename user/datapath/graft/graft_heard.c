@@ -28,11 +28,17 @@ bool graft_finish(struct graft_table *gs, uint32_t slot, int reset)
 	return true;
 }
 
+void graft_count_anew(struct graft_table *gs, uint32_t slot)
+{
+	for (struct graft_side *s = gs->all[slot].side; s < gs->all[slot].side + 2; s++)
+		s->begun = __atomic_load_n(&s->end, __ATOMIC_RELAXED) - (s->fin != 0);
+}
+
 static struct graft_heard heard_apart(const struct graft_side *s)
 {
 	uint32_t then = __atomic_load_n(&s->apart_ms, __ATOMIC_ACQUIRE); /* before the clock */
-	uint32_t age = (uint32_t)clock_ms() - then;
-	struct graft_heard h = { .ns = clock_ns() - age * NS_PER_MS,
+	uint64_t now = clock_ms();
+	struct graft_heard h = { .ns = (now - ((uint32_t)now - then)) * NS_PER_MS,
 				 .end = s->fin ? (__u32)s->end : s->apart_end,
 				 .acked = s->apart_acked };
 
@@ -141,6 +147,10 @@ static void heard_believe(struct graft_entry *g, int i, const struct graft_heard
 	struct graft_side *s = &g->side[i], *o = &g->side[!i];
 	uint32_t none = GRAFT_FIN_NONE, sent = GRAFT_FIN_SENT;
 
+	if (!s->fin && h->ns + HEARD_ABOUT >= s->heard_ns) { /* an old word may be 2 GiB behind */
+		heard_grow(&s->end, h->end); /* with which `culvert kill` resets the other end */
+		heard_grow(&s->acked, h->acked);
+	}
 	if (h->ns > s->heard_ns) {
 		/* the TSvals of its packets are not known: the clock goes on, see let_out() */
 		__atomic_fetch_add(&o->tsval_sent, (__u32)((h->ns - s->heard_ns) / NS_PER_MS),
@@ -149,10 +159,8 @@ static void heard_believe(struct graft_entry *g, int i, const struct graft_heard
 	}
 	if (h->end != h->from || h->acked != h->acked_to)
 		s->data_ns = larger(s->data_ns, h->ns);
-	if (!s->fin) /* `culvert kill` resets both ends with these numbers */
-		heard_grow(&s->end, h->end);
-	heard_grow(&s->acked, h->acked);
 	if (h->flags & HEARD_FIN && !s->fin) {
+		heard_grow(&s->end, h->end);
 		s->fin_end = h->end;
 		__atomic_compare_exchange_n(&s->fin, &none, GRAFT_FIN_SENT, false, __ATOMIC_SEQ_CST,
 					    __ATOMIC_SEQ_CST);
