@@ -221,8 +221,6 @@ static void standby_adopt(struct standby *sb, struct worker *w, const struct gra
 	/* another session here may have it, unless relays have numbers */
 	if (!(id >> ID_COUNTER_BITS) && id <= atomic_load(last_id))
 		h->head->id = atomic_fetch_add(last_id, 1) + 1;
-	if (!h->udp && bit_is(sb->helped, h->at)) /* its owner has counted what this relay told */
-		graft_count_anew(h->grafts, h->slot);
 	r = grafted_adopt(h, w, &sb->service->forwards);
 	if (!r) {
 		h->head->source = 0;

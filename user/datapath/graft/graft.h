@@ -299,8 +299,6 @@ bool graft_part(struct graft_table *gs, uint32_t slot, uint32_t alone_ms);
 void graft_hear(const struct graft_table *gs, uint32_t slot, struct graft_heard ret[2]);
 /* NEW has come; H is what is known of that end, all 0 at first.  A NEW that is far earlier is ignored. */
 void graft_heard_note(struct graft_heard *h, const struct graft_heard *new);
-/* This relay adopts the session in SLOT, whose bytes so far its owner has counted. */
-void graft_count_anew(struct graft_table *gs, uint32_t slot);
 /*
  * Packets of the session in SLOT go by other relays: let what was HEARD count as seen here, so far as
  * both ends say the same.  HEARD: by side; [1] was seen elsewhere, [0] is kept for the next call.

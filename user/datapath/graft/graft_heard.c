@@ -28,12 +28,6 @@ bool graft_finish(struct graft_table *gs, uint32_t slot, int reset)
 	return true;
 }
 
-void graft_count_anew(struct graft_table *gs, uint32_t slot)
-{
-	for (struct graft_side *s = gs->all[slot].side; s < gs->all[slot].side + 2; s++)
-		s->begun = __atomic_load_n(&s->end, __ATOMIC_RELAXED) - (s->fin != 0);
-}
-
 static struct graft_heard heard_apart(const struct graft_side *s)
 {
 	uint32_t then = __atomic_load_n(&s->apart_ms, __ATOMIC_ACQUIRE); /* before the clock */
