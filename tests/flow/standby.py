@@ -189,7 +189,9 @@ def test_back(trial):
             expect(trial.relays[old].ask("status")["errors"] == errors, f"{old} has counted errors")
         for what in "idle", "idle, IPv6 to IPv4":
             trial.say(talks[what], "ask")
-        if power:
+        if power:  # until 5 s after the other one was heard, it is helped, and tells nobody
+            wait_until(lambda r=new: not sum(trial.standby(r)[of] for of in ("helped", "held")),
+                       "all to be adopted")
             trial.come_back(old)
             trial.wait_all_mirrored(new)
         old = new
