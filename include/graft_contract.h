@@ -60,6 +60,7 @@
  *              -> RETURNED   the session returns.  From now on packets are shifted between the wire
  *                            and the sockets, for the rest of the session
  *   RETURNED   -> OFFERED    the daemon offers the session again
+ *              -> STANDBY    as ACTIVE, and the sockets hold no bytes
  *   DONE       -> CLOSED     the daemon closes the sockets
  *   CLOSED, RETURNED -> FREE   the slot is used again.  Until then late packets are translated
  *                            (CLOSED), or shifted (RETURNED).  After a SYN with the session's tuple

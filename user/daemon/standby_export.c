@@ -195,6 +195,14 @@ static uint32_t export_key_flow(const struct grafted *h)
 	return (uint32_t)h->head->id << 2 | KEY_OWNED;
 }
 
+/* H has returned to its sockets, and its worker is about to leave H to the relay that has its address. */
+static bool export_is_leaving(const struct grafted *h)
+{
+	return graft_state_of(h->head) == GRAFT_RETURNED &&
+	       graft_of(h->grafts, h->slot)->over == GRAFT_KEPT && h->head->mirrored &&
+	       !grafted_is_here(h);
+}
+
 /*
  * KEY_NONE: the session ends, or is a flow of UDP that its sockets alone carry and no other relay
  * knows.
@@ -208,6 +216,8 @@ static uint32_t export_key(struct standby *sb, const struct grafted *h)
 			return (sb->addresses.moves + 1) << 2;
 		return grafted_is_helped(h) ? export_key_helped(h) : KEY_TOLD;
 	}
+	if (!h->udp && export_is_leaving(h))
+		return KEY_TOLD;
 	if (h->state == GRAFTED_NOTHING || h->head->mirrored == GRAFT_OVER)
 		return KEY_NONE;
 	return h->udp ? export_key_flow(h) : export_key_session(h);
@@ -321,6 +331,8 @@ static void export_end(const struct standby *sb, const struct grafted *h,
 		.client = was->client,
 		.id = was->id,
 	};
+	if (same && g && graft_state_of(h->head) == GRAFT_RETURNED && h->head->mirrored < GRAFT_OVER)
+		h->head->mirrored = GRAFT_UNKNOWN;
 }
 
 /*

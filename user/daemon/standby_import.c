@@ -169,12 +169,10 @@ static int import_session(struct stream *s, struct graft_record *r)
 		standby_export_came(s->sb, was, at);
 	bit_set(s->known, at, true);
 	h = grafted_at(gs, at);
-	if (!held || was == NO_SLOT) {
+	if (!held || was == NO_SLOT)
 		h.head->source = held ? 0 : s->origin;
+	if (!held || was == NO_SLOT || h.head->alone_ms == ALONE_EXPIRED)
 		h.head->alone_ms = ALONE_NEVER;
-	} else if (h.head->alone_ms == ALONE_EXPIRED) {
-		h.head->alone_ms = ALONE_NEVER;
-	}
 	standby_addresses_find_routes(&s->sb->addresses, &h);
 	return 0;
 }

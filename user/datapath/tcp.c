@@ -27,7 +27,7 @@ SYSCALLS_ALLOWED(
 	SETSOCKOPT_IF(PART_GRAFT, IPPROTO_TCP, TCP_WINDOW_CLAMP),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_INFO)),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
-	SYSCALL_IF(PART_SOCKMAP, ioctl, SYSCALL_ARG(1, SIOCOUTQ)),
+	SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQ)), SYSCALL_IF(PART_GRAFT, ioctl, SYSCALL_ARG(1, SIOCINQ)),
 	SETSOCKOPT_IF(PART_SOCKMAP, SOL_SOCKET, SO_BUF_LOCK),
 	SETSOCKOPT_IF(PART_SOCKMAP, SOL_SOCKET, SO_RCVLOWAT), SYSCALL(bind),
 	SETSOCKOPT(SOL_SOCKET, SO_BINDTODEVICE), SETSOCKOPT(IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT),
@@ -176,6 +176,13 @@ int tcp_accepted(int fd, bool connected, uint64_t header, uint64_t *ret)
 	*ret = info.tcpi_bytes_acked - (connected ? 1 : 0) + (uint64_t)queued;
 	*ret -= smaller(*ret, header);
 	return 0;
+}
+
+bool tcp_holds_bytes(int fd)
+{
+	int in, out;
+
+	return ioctl(fd, SIOCINQ, &in) || ioctl(fd, SIOCOUTQ, &out) || in || out;
 }
 
 /*

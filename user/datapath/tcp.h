@@ -100,6 +100,8 @@ int tcp_activity(int fd, struct tcp_activity *ret);
  * never too large.
  */
 int tcp_accepted(int fd, bool connected, uint64_t header, uint64_t *ret);
+/* Does FD hold bytes that nobody has read, or that its peer has not acknowledged?  True, too, on an error. */
+bool tcp_holds_bytes(int fd);
 
 /*
  * Give the receive buffer SIZE bytes, unless it is larger, and keep TCP from growing it.  Returns

@@ -310,9 +310,19 @@ bool session_graft_is_away(const struct session *s)
 {
 	struct graft_table *gs = graft_table_of(s);
 
-	return session_is_grafted(s) && session_runs(s) && graft_of(gs, s->graft)->head.mirrored &&
+	return s->graft != NO_GRAFT && session_runs(s) &&
+	       (graft_carries(gs, s->graft) || graft_state(gs, s->graft) == GRAFT_RETURNED) &&
+	       graft_of(gs, s->graft)->head.mirrored &&
 	       (graft_of(gs, s->graft)->head.mirrored == GRAFT_YIELD ||
 		!graft_table_has_address(gs, &graft_of(gs, s->graft)->side[CLIENT].tuple.local));
+}
+
+bool session_graft_holds_bytes(const struct session *s)
+{
+	return graft_state(graft_table_of(s), s->graft) == GRAFT_RETURNED &&
+	       (!session_graft_flow_is_empty(s, CLIENT) ||
+		!session_graft_flow_is_empty(s, UPSTREAM) || tcp_holds_bytes(s->sides[CLIENT].fd) ||
+		tcp_holds_bytes(s->sides[UPSTREAM].fd));
 }
 
 bool session_graft_is_unheard(const struct session *s)

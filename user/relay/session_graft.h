@@ -83,8 +83,13 @@ bool session_graft_is_unheard(const struct session *s);
 bool session_graft_is_apart(const struct session *s);
 /* `culvert kill` at another relay is about S. */
 bool session_graft_is_condemned(const struct session *s);
-/* True if S is grafted, its address has left this machine, and another relay knows S. */
+/*
+ * True if the address of S has left this machine, and another relay knows S, which is grafted, or has
+ * just returned to its sockets.
+ */
 bool session_graft_is_away(const struct session *s);
+/* True if S, which is away, has returned to its sockets, and no other relay can send their bytes. */
+bool session_graft_holds_bytes(const struct session *s);
 /*
  * Make the slot of S, which is away or apart, STANDBY.  True: S has no graft any more, and has to end
  * without a packet.

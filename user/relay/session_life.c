@@ -584,8 +584,12 @@ static void look_at_graft(struct session *s)
 	bool back;
 
 	/* the address of S has left, or another relay has S, too */
-	if (session_graft_is_away(s) && leave(s))
-		return;
+	if (session_graft_is_away(s)) {
+		if (session_graft_holds_bytes(s))
+			session_reset(s, CAUSE_NO_ROUTE);
+		else if (leave(s))
+			return;
+	}
 	if (session_graft_is_condemned(s))
 		session_reset(s, CAUSE_KILLED);
 	back = session_graft_follow_state(s);

@@ -185,7 +185,8 @@ bool graft_part(struct graft_table *gs, uint32_t slot, uint32_t alone_ms)
 	graft_return(gs, slot, false);
 	gs->slots[slot].probing = false;
 	/* nobody touches a SETTING session, and its packets are sent again */
-	if (!graft_change_state(gs, slot, GRAFT_ACTIVE, GRAFT_SETTING))
+	if (!graft_change_state(gs, slot, GRAFT_ACTIVE, GRAFT_SETTING) &&
+	    !graft_change_state(gs, slot, GRAFT_RETURNED, GRAFT_SETTING))
 		return false;
 	g->head.alone_ms = alone_ms;
 	g->loose = GRAFT_LOOSE; /* packets go by the other relay meanwhile */
