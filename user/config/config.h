@@ -107,11 +107,10 @@ struct forward_conf {
 	 * such a name get the servers of this section, which has no listener.  NULL: no such
 	 * section.
 	 */
-	const char *sni;    /* SNI_NOT_TLS among them: clients that do not speak TLS */
-	size_t of;          /* FORWARD's index in struct config */
-	const char *orders; /* of orders.h, that have changed `upstream`; NULL: none */
-	const char *alpn;   /* of [sni]: a client must offer one of these protocols; NULL: any */
-	bool hellos;        /* has [sni] sections, so its clients begin with a TLS hello */
+	const char *sni;  /* SNI_NOT_TLS among them: clients that do not speak TLS */
+	size_t of;        /* FORWARD's index in struct config */
+	const char *alpn; /* of [sni]: a client must offer one of these protocols; NULL: any */
+	bool hellos;      /* has [sni] sections, so its clients begin with a TLS hello */
 	struct endpoint listen;
 	struct upstream upstream;
 	enum engine engine;

@@ -319,7 +319,7 @@ static const char *take_word(const char *word, bool udp, struct upstream *u)
 	else if (last && !strncmp(word, "weight=", 7))
 		return "expected a weight from 1 to 100";
 	else if (last && !strncmp(word, "max-sessions=", 13) && counts && n <= 1000000)
-		last->max_sessions = (unsigned int)n;
+		last->max_sessions = (unsigned int)n, u->limited = true;
 	else if (last && !strncmp(word, "max-sessions=", 13))
 		return "expected a number from 1 to 1000000";
 	else if (last && !strncmp(word, "check-port=", 11) && counts && n <= UINT16_MAX)

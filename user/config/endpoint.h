@@ -79,6 +79,7 @@ struct upstream {
 	const char *text;            /* as written; not owned */
 	struct server_conf *servers; /* owned; freed by upstreams_close() */
 	size_t n;                    /* at least 1 after upstreams_parse() */
+	bool limited;                /* a server has max-sessions */
 };
 
 /*

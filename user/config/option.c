@@ -475,7 +475,7 @@ static const struct option_def *find_other(const void *a, const void *b, bool fo
 bool options_same_own(const struct forward_conf *a, const struct forward_conf *b)
 {
 	return !find_other(a, b, true) && a->hellos == b->hellos &&
-	       !strcmp(a->sni ?: "", b->sni ?: "") && !strcmp(a->orders ?: "", b->orders ?: "");
+	       !strcmp(a->sni ?: "", b->sni ?: "");
 }
 
 const struct option_def *options_fixed(const struct config *a, const struct config *b)

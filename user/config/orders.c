@@ -126,7 +126,7 @@ static const char *order_without(struct config *c, const char *text, const char 
 static int orders_apply_to(const struct upstream_orders *os, struct config *c,
 			   struct forward_conf *fc)
 {
-	const char *text = fc->upstream.text ?: "", *orders = "";
+	const char *text = fc->upstream.text ?: "";
 	struct forward_conf before = *fc;
 	char why[256];
 	int r;
@@ -140,15 +140,11 @@ static int orders_apply_to(const struct upstream_orders *os, struct config *c,
 		if (o->words)
 			text = config_keep(c, "%s%s%s%s%s", text, *text ? " " : "", o->server,
 					   *words ? " " : "", words);
-		orders = config_keep(c, "%s%s%s %s%s%s", orders, *orders ? ", " : "",
-				     o->words ? "add" : "remove", o->server, *words ? " " : "",
-				     words);
 	}
 	r = upstreams_parse(text, fc->listen.udp, &fc->upstream, why, sizeof(why));
 	if (r)
 		config_complain("", "forward %s: servers by order, \"%s\": %s", forward_name(fc),
-				orders, why);
-	fc->orders = orders;
+				text, why);
 	if (!r) {
 		config_settle(c, fc);
 		r = conflicts_of_forward(c, fc) ?: conflicts_of_address(c, fc);

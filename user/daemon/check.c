@@ -132,6 +132,14 @@ static void check_names(const struct config *c)
 
 /* --- other relays --- */
 
+/* Does the kernel connect from a port of RANGE, which is text? */
+static bool check_uses_any(const char *range)
+{
+	unsigned int ports[2];
+
+	return config_port_range(range, ports) && upstream_learn_ports() && upstream_use_any(ports);
+}
+
 /*
  * Find settings that prevent another relay from carrying this relay's sessions on, or this relay
  * from carrying on those of the other.
@@ -140,10 +148,8 @@ static void check_standby(const struct config *c, bool fleet)
 {
 	const char *place = option_place(c, &c->defaults, "standby-ports");
 	bool pair = c->standby_ports;
-	unsigned int its[2];
 
-	if (pair && config_port_range(c->standby_ports, its) && upstream_learn_ports() &&
-	    upstream_use_any(its))
+	if (pair && check_uses_any(c->standby_ports))
 		log_complain(0,
 			     "warning: %sstandby-ports: this relay itself connects from ports %u "
 			     "to %u, so an imported session may find its port taken "
@@ -218,8 +224,6 @@ static int check_names_of_relays(const struct config *c, const struct config *o)
 {
 	const char *place = option_place(c, &c->defaults, "relay");
 
-	if (!c->relay || !o->relay)
-		return 0;
 	if (!strcmp(c->relay, o->relay))
 		return config_complain(place, "relay: %s has the same name", o->file);
 	if (id_relay(c->relay) == id_relay(o->relay))
@@ -235,12 +239,6 @@ static int check_fleet(const struct config *c, size_t n)
 {
 	int r = 0;
 
-	for (size_t i = 0; n > 1 && i < n; i++)
-		if (!c[i].relay)
-			r = log_complain(-EINVAL,
-					 "%s: relay is missing: ids of sessions would be "
-					 "those of other relays",
-					 c[i].file);
 	for (size_t i = 1; i < n; i++) {
 		r = check_same_forwards(&c[i], c) ?: r;
 		r = check_same_forwards(c, &c[i]) ?: r;
@@ -255,10 +253,8 @@ static int check_fleet(const struct config *c, size_t n)
 static void check_set_up(const struct config *c)
 {
 	const char *place = option_place(c, &c->defaults, "set-up-ports");
-	unsigned int ports[2];
 
-	if (config_port_range(c->set_up_ports, ports) && upstream_learn_ports() &&
-	    upstream_use_any(ports))
+	if (check_uses_any(c->set_up_ports))
 		log_complain(
 			0,
 			"warning: %sset-up-ports: the kernel connects from ports %u to %u: other "
@@ -320,7 +316,12 @@ static int check_one(char *file, struct config *c, bool fleet)
 	check_descriptors(c);
 	check_upstreams(c);
 	check_beginnings(c, check_hooks_write(stdout));
-	return 0;
+	if (fleet && !c->relay)
+		r = log_complain(-EINVAL,
+				 "%s: relay is missing: ids of sessions would be those of "
+				 "other relays",
+				 c->file);
+	return r;
 }
 
 int check_run(int argc, char **argv)

@@ -191,21 +191,6 @@ static void order_append(struct json_object *list, const char *order, const char
 	json_append(list, o);
 }
 
-/* Orders that change which servers there are: "add SERVER WORDS, remove SERVER". */
-static void orders_append(struct json_object *list, const char *orders)
-{
-	char *copy = strdup(orders ?: ""), *rest = copy, *order;
-
-	while ((order = strsep(&rest, ","))) {
-		char *words = order + strspn(order, " "), *name = strsep(&words, " ");
-		char *server = strsep(&words, " ");
-
-		if (server)
-			order_append(list, name, server, words);
-	}
-	free(copy);
-}
-
 static void server_append_orders(struct json_object *list, const struct server *s)
 {
 	char number[16];
@@ -217,7 +202,8 @@ static void server_append_orders(struct json_object *list, const struct server *
 		order_append(list, "weight", s->name, number);
 }
 
-static void forward_add_servers(struct json_object *o, struct servers *ss)
+static void forward_add_servers(struct json_object *o, struct servers *ss,
+				const struct upstream_orders *all)
 {
 	struct json_object *list = json_object_new_array(), *addresses = json_object_new_array();
 	struct json_object *orders = json_object_new_array();
@@ -237,7 +223,10 @@ static void forward_add_servers(struct json_object *o, struct servers *ss)
 	else
 		json_add_null(o, "lookup");
 	json_add(o, "servers", list);
-	orders_append(orders, ss->conf->orders);
+	for (const struct upstream_order *its = all->list; its < all->list + all->n; its++)
+		if (!strcmp(its->forward, forward_name(ss->conf)))
+			order_append(orders, its->words ? "add" : "remove", its->server,
+				     its->words);
 	json_add(o, "orders", orders);
 }
 
@@ -251,8 +240,9 @@ static uint64_t forward_bytes(const struct forward *f, unsigned int dir)
 	return n;
 }
 
-static struct json_object *forward_json(struct forward *f, const struct shared *shared)
+static struct json_object *forward_json(struct forward *f, const struct round *round)
 {
+	const struct shared *shared = round->shared;
 	const struct config *c = shared->config;
 	const struct forward_conf *fc = f->conf;
 	struct json_object *o = json_object_new_object();
@@ -263,7 +253,7 @@ static struct json_object *forward_json(struct forward *f, const struct shared *
 	json_add_text(o, "names", fc->sni ?: "");
 	json_add_text(o, "upstream", fc->upstream.text);
 	json_add_text(o, "balance", balance_names[fc->balance]);
-	forward_add_servers(o, &f->servers);
+	forward_add_servers(o, &f->servers, &round->actions->service->orders);
 	json_add_text(o, "engine", engine_name(f->engine));
 	json_add_text(o, "engine_configured", engine_name(fc->engine));
 	json_add_text(o, "set_up_hindrance", session_syn_hindrance(shared, f) ?: "");
@@ -304,7 +294,7 @@ static struct json_object *forwards_json(struct round *r)
 		if ((f->state == FORWARD_ACTIVE ||
 		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
 		    round_names(r, f))
-			json_append(list, forward_json(f, r->shared));
+			json_append(list, forward_json(f, r));
 	return list;
 }
 

@@ -224,17 +224,13 @@ void grafted_hear(const struct grafted *h, struct graft_heard ret[2])
 enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives)
 {
 	const volatile struct udp_flow *f = udp_flow_of(graft_table_udp(h->grafts), h->slot);
-	bool arrived, waits;
+	bool waits;
 
 	if (!h->udp && graft_is_bare(h->grafts, h->slot, &waits) && (revives || waits))
 		return ARRIVAL_BARE;
-	if (h->udp)
-		arrived = h->state == GRAFTED_STANDBY && (f->at[0].packets || f->at[1].packets ||
-							  udp_graft_word(f, 0) != UDP_ACTIVE ||
-							  udp_graft_word(f, 1) != UDP_ACTIVE);
-	else
-		arrived = graft_is_orphan(h->grafts, h->slot);
-	if (!arrived)
+	if (!grafted_is_helped(h) &&
+	    !(h->udp && h->state == GRAFTED_STANDBY &&
+	      (udp_graft_word(f, 0) != UDP_ACTIVE || udp_graft_word(f, 1) != UDP_ACTIVE)))
 		return ARRIVAL_NONE;
 	return graft_state_of(h->head) == GRAFT_DONE || grafted_is_here(h) ? ARRIVAL_DUE :
 									     ARRIVAL_STRAY;

@@ -60,7 +60,7 @@ static struct {
 	TAILQ_HEAD(kept_order, kept) order;
 	uint64_t number, n, swept_ms;
 	struct relay relays[STREAMS_MAX];
-	unsigned int exports, imports;
+	_Atomic unsigned int exports, imports;
 } all = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* --- records, under the lock --- */
@@ -68,15 +68,15 @@ static struct {
 /* Records of one class replace each other. */
 static int class_of(const struct graft_record *r)
 {
-	return r->kind == RECORD_FORWARD                                ? 1 :
-	       r->kind == RECORD_HEARD                                  ? 2 :
-	       r->kind == RECORD_END                                    ? 3 :
-	       record_is_end(r) || record_is_tcp(r) || record_is_udp(r) ? 4 :
-									  0;
+	if (r->kind == RECORD_FORWARD || r->kind == RECORD_HEARD || r->kind == RECORD_END)
+		return (int)r->kind;
+	return record_is_end(r) || record_is_tcp(r) || record_is_udp(r) ? RECORD_TCP : 0;
 }
 
 static struct graft_tuple tuple_of(struct graft_record *r)
 {
+	if (r->kind == RECORD_FORWARD)
+		return (struct graft_tuple){ .remote.w[0] = r->named.tag };
 	return record_is_short(r) ? r->client : record_leg(r, 0)->tuple;
 }
 
@@ -96,8 +96,6 @@ static bool is_same(struct graft_record *a, struct graft_record *b)
 
 	if (class_of(a) != class_of(b))
 		return false;
-	if (a->kind == RECORD_FORWARD)
-		return a->named.tag == b->named.tag;
 	x = tuple_of(a);
 	y = tuple_of(b);
 	/* the end of an earlier session of the tuple may come after the later session */
@@ -107,12 +105,8 @@ static bool is_same(struct graft_record *a, struct graft_record *b)
 
 static struct kept_bucket *bucket_of(struct graft_record *r)
 {
-	struct graft_tuple t = { 0 };
+	struct graft_tuple t = tuple_of(r);
 
-	if (r->kind == RECORD_FORWARD)
-		t.remote.w[0] = r->named.tag;
-	else
-		t = tuple_of(r);
 	return &all.buckets[graft_hash(&t, 0) % BUCKETS];
 }
 
@@ -154,31 +148,24 @@ static struct relay *relay_of(uint32_t tag)
 	return NULL;
 }
 
-/* Forget old ends, and relays that are gone.  ORIGIN 0: ends alone. */
-static void sweep(uint32_t origin)
+/* Forget old ends, and relays that are gone. */
+static void sweep(void)
 {
 	struct kept *k, *next;
 	uint64_t now = clock_ms();
 
+	if (now - all.swept_ms < ALIVE_MS) /* each export asks */
+		return;
+	all.swept_ms = now;
+	for (struct relay *r = all.relays; r < all.relays + STREAMS_MAX; r++)
+		if (r->tag && now - r->heard_ms > LOST_MS)
+			*r = (struct relay){ 0 };
 	for (k = TAILQ_FIRST(&all.order); k; k = next) {
 		next = TAILQ_NEXT(k, in_order);
-		if ((origin && k->origin == origin) ||
-		    (record_is_short(&k->r) && now - k->since_ms > KEPT_MS))
+		if (k->origin && (!relay_of(k->origin) ||
+				  (record_is_short(&k->r) && now - k->since_ms > KEPT_MS)))
 			drop(k);
 	}
-}
-
-static void sweep_all(void)
-{
-	if (clock_ms() - all.swept_ms < ALIVE_MS) /* each export asks */
-		return;
-	all.swept_ms = clock_ms();
-	sweep(0);
-	for (struct relay *r = all.relays; r < all.relays + STREAMS_MAX; r++)
-		if (r->tag && clock_ms() - r->heard_ms > LOST_MS) {
-			sweep(r->tag);
-			*r = (struct relay){ 0 };
-		}
 }
 
 /* --- imports --- */
@@ -338,14 +325,16 @@ static bool send_alive(struct sending *s)
 	struct graft_record r = { .kind = RECORD_ALIVE };
 
 	pthread_mutex_lock(&all.lock);
-	sweep_all();
+	sweep();
 	for (const struct relay *relay = all.relays; relay < all.relays + STREAMS_MAX; relay++)
 		if (relay->tag && clock_ms() - relay->heard_ms < HEARD_MS) {
 			send_relay(s, relay);
 			send_put(s, &r);
 		}
-	if (!s->len)
+	if (!s->len) { /* ALIVE would be word of the last relay */
+		r.kind = RECORD_BEGIN;
 		send_put(s, &r);
+	}
 	pthread_mutex_unlock(&all.lock);
 	return send_flush(s);
 }
@@ -381,39 +370,25 @@ static void export_stream(const struct control *c, int fd)
 
 /* --- the process --- */
 
-static unsigned int all_streams(void)
-{
-	unsigned int n;
-
-	pthread_mutex_lock(&all.lock);
-	n = all.exports + all.imports;
-	pthread_mutex_unlock(&all.lock);
-	return n;
-}
-
 static struct json_object *answer(void *arg, const struct request *req)
 {
 	enum command_id id = command_number(req->command);
-	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+	bool streams = id == COMMAND_EXPORT || id == COMMAND_IMPORT;
+	struct json_object *o, *list;
 
 	(void)arg;
-	if (id == COMMAND_EXPORT || id == COMMAND_IMPORT) {
+	if (!streams && id != COMMAND_STATUS)
+		return request_error_json(ERROR_UNSUPPORTED, "a reflector has no such command");
+	if (streams && all.exports + all.imports >= 2 * STREAMS_MAX)
+		return request_error_json(ERROR_FAILED,
+					  "%d exports and imports run already, which is the most",
+					  2 * STREAMS_MAX);
+	o = json_object_new_object();
+	if (streams) {
 		json_add_text(o, "stream", req->command->name);
-		if (all_streams() >= 2 * STREAMS_MAX) {
-			json_object_put(o);
-			o = request_error_json(ERROR_FAILED,
-					       "%d exports and imports run already, "
-					       "which is the most",
-					       2 * STREAMS_MAX);
-		}
-		json_object_put(list);
 		return o;
 	}
-	if (id != COMMAND_STATUS) {
-		json_object_put(o);
-		json_object_put(list);
-		return request_error_json(ERROR_UNSUPPORTED, "a reflector has no such command");
-	}
+	list = json_object_new_array();
 	pthread_mutex_lock(&all.lock);
 	json_add_int(o, "records", all.n);
 	json_add_int(o, "imports", all.imports);
@@ -434,29 +409,22 @@ static struct json_object *answer(void *arg, const struct request *req)
 	return o;
 }
 
-static void count(unsigned int *n, int by)
-{
-	pthread_mutex_lock(&all.lock);
-	*n += (unsigned int)by;
-	pthread_mutex_unlock(&all.lock);
-}
-
 static void stream(void *arg, const struct control *c, const struct request *req, int fd)
 {
 	enum command_id id = command_number(req->command);
 	bool exports = id == COMMAND_EXPORT;
-	unsigned int *n = exports ? &all.exports : &all.imports;
+	_Atomic unsigned int *n = exports ? &all.exports : &all.imports;
 
 	(void)arg;
 	if (!exports && id != COMMAND_IMPORT)
 		return;
-	count(n, 1);
+	atomic_fetch_add(n, 1);
 	if (exports)
 		export_stream(c, fd);
 	else
 		stream_read(c, fd, req->values[KEY_NAME].text ?: "", take_locked,
 			    &(struct taking){ .relay = NULL });
-	count(n, -1);
+	atomic_fetch_sub(n, 1);
 }
 
 /* Read "--control PATH" and "--user NAME" from ARGV.  -EINVAL, after a complaint. */

@@ -60,13 +60,6 @@ void standby_hear(struct standby *sb, uint32_t tag)
 	atomic_store(&sb->relays[at].heard_ms, clock_ms());
 }
 
-void standby_unhear(struct standby *sb, uint32_t tag)
-{
-	for (int i = 0; i < STREAMS_MAX; i++)
-		if (atomic_load(&sb->relays[i].tag) == tag)
-			atomic_store(&sb->relays[i].heard_ms, 0);
-}
-
 /*
  * A living relay sends a record each second.  A stream that ends may begin again.  After the start each
  * relay has time to be heard.

@@ -33,7 +33,6 @@ struct stream {
 	/* other threads read these */
 	_Atomic bool is_open, is_import;
 	char name[64];   /* of an import */
-	uint32_t tag;    /* of an import: graft_tag() of its name, made odd */
 	uint32_t origin; /* of an import: of the relay whose records come */
 	_Atomic uint64_t records;
 	_Atomic uint64_t last_ms;    /* of the last record that came, or was taken */
@@ -147,8 +146,6 @@ bool standby_has_room(struct standby *sb);
 bool standby_is_told(const struct standby *sb, const struct grafted *h);
 /* The relay TAG of an import is heard.  On the thread of the import. */
 void standby_hear(struct standby *sb, uint32_t tag);
-/* TAG is no relay. */
-void standby_unhear(struct standby *sb, uint32_t tag);
 /*
  * Call FN(ARG) for each session that no worker here has, and whose id modulo PIECES is PIECE.  Under the
  * lock of forwards.

@@ -49,14 +49,8 @@ static bool export_put(struct stream *s, struct graft_record *r)
 	return true;
 }
 
-struct exported_forward {
-	uint32_t tag;
-	bool udp;
-	char name[RECORD_NAME_MAX];
-};
-
 /* Copy the active forwards to *RET, which the caller frees.  Returns how many there are. */
-static size_t export_list_forwards(struct stream *s, struct exported_forward **ret)
+static size_t export_list_forwards(struct stream *s, struct graft_record **ret)
 {
 	struct service *sv = s->sb->service;
 	const struct forward *f;
@@ -69,10 +63,14 @@ static size_t export_list_forwards(struct stream *s, struct exported_forward **r
 	*ret = calloc(n + 1, sizeof(**ret)); /* without memory nothing is told */
 	n = 0;
 	TAILQ_FOREACH(f, &sv->forwards.list, in_forwards) {
+		struct graft_record *r = *ret + n;
+
 		if (!*ret || f->state != FORWARD_ACTIVE || !forward_grafts(f))
 			continue;
-		(*ret)[n] = (struct exported_forward){ f->tag, f->conf->listen.udp, "" };
-		snprintf((*ret)[n++].name, RECORD_NAME_MAX, "%.63s", forward_name(f->conf));
+		*r = (struct graft_record){ .kind = RECORD_FORWARD, .udp = f->conf->listen.udp };
+		r->named.tag = f->tag;
+		snprintf(r->named.name, RECORD_NAME_MAX, "%.63s", forward_name(f->conf));
+		n++;
 	}
 	pthread_mutex_unlock(&sv->forwards.lock);
 	return n;
@@ -81,17 +79,12 @@ static size_t export_list_forwards(struct stream *s, struct exported_forward **r
 /* The peer says at once of which forwards it will refuse sessions. */
 static bool export_forwards(struct stream *s)
 {
-	struct exported_forward *list;
+	struct graft_record *list;
 	size_t n = export_list_forwards(s, &list);
 	bool ok = true;
 
-	for (size_t i = 0; ok && i < n; i++) {
-		struct graft_record r = { .kind = RECORD_FORWARD, .udp = list[i].udp };
-
-		r.named.tag = list[i].tag;
-		memcpy(r.named.name, list[i].name, RECORD_NAME_MAX);
-		ok = export_put(s, &r);
-	}
+	for (size_t i = 0; ok && i < n; i++)
+		ok = export_put(s, &list[i]);
 	free(list);
 	return ok;
 }
@@ -291,8 +284,7 @@ static void export_end(const struct standby *sb, const struct grafted *h,
 {
 	struct grafted other = { .at = grafted_find(h->grafts, h->udp, &was->client) };
 	bool expired = h->state == GRAFTED_STANDBY && now == KEY_NONE;
-	bool moved = false;
-	bool same = !memcmp(&h->leg[0]->tuple, &was->client, sizeof(was->client));
+	bool found, moved, same = !memcmp(&h->leg[0]->tuple, &was->client, sizeof(was->client));
 	const volatile struct graft_entry *g = h->udp ? NULL : graft_of(h->grafts, h->slot);
 
 	/*
@@ -309,8 +301,9 @@ static void export_end(const struct standby *sb, const struct grafted *h,
 	if (other.at != h->at && other.at != NO_SLOT)
 		other = grafted_at(h->grafts, other.at);
 	/* a later session of the tuple does not hide the end */
-	if (other.head && (!(was->id >> ID_COUNTER_BITS) || other.head->id == was->id)) {
-		moved = now != KEY_NONE;
+	found = other.head && (!(was->id >> ID_COUNTER_BITS) || other.head->id == was->id);
+	moved = found && now != KEY_NONE;
+	if (found) {
 		/* owned or held at its new place, which tells that */
 		if (!(was_key & KEY_OWNED) ||
 		    (other.state == GRAFTED_ACTIVE && !grafted_is_unowned(&other)) ||

@@ -263,14 +263,13 @@ static int import_record(struct stream *s, struct graft_record *r)
 {
 	if (r->kind == RECORD_NONE)
 		return -EBADMSG;
-	if (r->kind == RECORD_RELAY) {
+	if (r->kind == RECORD_RELAY)
 		s->origin = r->named.tag;
-		if (s->origin != s->tag) /* the relay has a name of its own */
-			standby_unhear(s->sb, s->tag);
-	}
 	if (s->origin == s->sb->own) /* a reflector tells this relay's own */
 		return 0;
-	standby_hear(s->sb, s->origin);
+	/* a reflector sends these two while it hears no relay */
+	if (r->kind != RECORD_BEGIN && r->kind != RECORD_SYNC)
+		standby_hear(s->sb, s->origin);
 	if (record_is_tcp(r) || record_is_udp(r))
 		return import_session(s, r);
 	if (r->kind == RECORD_FORWARD)

@@ -65,8 +65,7 @@ struct stream *stream_open(struct standby *sb, const struct control *c, int fd, 
 			      .control = c,
 			      .fd = fd,
 			      .is_import = name,
-			      .tag = name ? graft_tag(name) | 1 : 0, /* 0 is none */
-			      .origin = name ? graft_tag(name) | 1 : 0,
+			      .origin = name ? graft_tag(name) | 1 : 0, /* 0 is none */
 			      .known = calloc(BITS_WORDS(n), sizeof(*new.known)),
 			      .exported = name ? NULL : calloc(n, sizeof(*new.exported)),
 			      .keys = name ? NULL : calloc(n, sizeof(*new.keys)) };

@@ -179,8 +179,6 @@ int servers_open(struct servers *ss, const struct forward_conf *fc, struct serve
 	int r = 0;
 
 	*ss = (struct servers){ .conf = fc, .lock = lock, .queue = queue };
-	for (size_t i = 0; i < up->n; i++)
-		ss->limited = ss->limited || up->servers[i].max_sessions;
 	ss->places = calloc(larger(up->n, 1), sizeof(*ss->places));
 	if (!ss->places)
 		return -ENOMEM;
@@ -586,7 +584,7 @@ struct server *servers_prepare(struct servers *ss, uint64_t now_ms, struct graft
 	pthread_mutex_lock(ss->lock);
 	servers_refresh(ss);
 	/* a choice without a session would keep a place from those who wait */
-	n = ss->limited ? 0 : find_candidates(ss, NULL, 0, now_ms, c, &full);
+	n = ss->conf->upstream.limited ? 0 : find_candidates(ss, NULL, 0, now_ms, c, &full);
 	at = n ? balance_pick(ss->conf->balance, c, n, 0) : 0;
 	if (n && !c[at].aside && !c[at].silent) {
 		m = container_of(c[at].turn, struct member, turn);

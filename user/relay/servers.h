@@ -104,7 +104,6 @@ struct servers {
 	const struct forward_conf *conf;
 	pthread_mutex_t *lock; /* of the rest, and of each server; shared with the forward before */
 	struct server_queue *queue; /* for a place at any of them */
-	bool limited;               /* some server has max-sessions */
 	struct place *places;       /* owned, by server of conf */
 	struct member *members;
 	size_t n;

@@ -25,6 +25,17 @@ static bool session_graft_flow_is_empty(const struct session *s, unsigned int di
 	return f->phase == FLOW_USER && !f->pending;
 }
 
+/* enum graft_mirrored of S, which is grafted, or has returned to its sockets. */
+static uint32_t session_graft_mirrored(const struct session *s)
+{
+	const struct graft_table *gs = graft_table_of(s);
+
+	return s->graft != NO_GRAFT && (graft_carries(gs, s->graft) ||
+					graft_state(gs, s->graft) == GRAFT_RETURNED) ?
+		       graft_of(gs, s->graft)->head.mirrored :
+		       (uint32_t)GRAFT_UNKNOWN;
+}
+
 bool session_is_grafted(const struct session *s)
 {
 	return s->graft != NO_GRAFT && graft_carries(graft_table_of(s), s->graft);
@@ -287,12 +298,8 @@ static void session_graft_come_back(struct session *s)
 /* Another relay knows S, and may go on with S. */
 static bool session_graft_is_known(const struct session *s)
 {
-	uint32_t mirrored;
-
-	if (!session_is_grafted(s))
-		return false;
-	mirrored = graft_of(graft_table_of(s), s->graft)->head.mirrored;
-	return mirrored != GRAFT_UNKNOWN && mirrored != GRAFT_OVER;
+	return session_is_grafted(s) && session_graft_mirrored(s) != GRAFT_UNKNOWN &&
+	       session_graft_mirrored(s) != GRAFT_OVER;
 }
 
 bool session_graft_is_shared(const struct session *s)
@@ -310,10 +317,8 @@ bool session_graft_is_away(const struct session *s)
 {
 	struct graft_table *gs = graft_table_of(s);
 
-	return s->graft != NO_GRAFT && session_runs(s) &&
-	       (graft_carries(gs, s->graft) || graft_state(gs, s->graft) == GRAFT_RETURNED) &&
-	       graft_of(gs, s->graft)->head.mirrored &&
-	       (graft_of(gs, s->graft)->head.mirrored == GRAFT_YIELD ||
+	return session_runs(s) && session_graft_mirrored(s) &&
+	       (session_graft_mirrored(s) == GRAFT_YIELD ||
 		!graft_table_has_address(gs, &graft_of(gs, s->graft)->side[CLIENT].tuple.local));
 }
 
@@ -338,12 +343,6 @@ bool session_graft_is_apart(const struct session *s)
 	       session_graft_is_told(s) &&
 	       clock_ms() < atomic_load(&s->worker->shared->missing_ms) + APART_MS +
 				    s->forward->conf->keepalive_ms / 4;
-}
-
-bool session_graft_is_condemned(const struct session *s)
-{
-	return session_is_grafted(s) && session_runs(s) &&
-	       graft_of(graft_table_of(s), s->graft)->head.mirrored == GRAFT_CONDEMNED;
 }
 
 bool session_graft_hand_over(struct session *s)
@@ -385,6 +384,8 @@ bool session_graft_follow_state(struct session *s)
 
 	if (state == GRAFT_DONE)
 		session_graft_finish(s);
+	else if (session_graft_mirrored(s) == GRAFT_CONDEMNED && session_runs(s))
+		session_reset(s, CAUSE_KILLED);
 	else if (state == GRAFT_ACTIVE || state == GRAFT_RETURNING)
 		session_graft_follow_ways(s);
 	else if (state == GRAFT_RETURNED)

@@ -81,8 +81,6 @@ bool session_graft_is_unheard(const struct session *s);
  * session_graft_hand_over() makes S an orphan.
  */
 bool session_graft_is_apart(const struct session *s);
-/* `culvert kill` at another relay is about S. */
-bool session_graft_is_condemned(const struct session *s);
 /*
  * True if the address of S has left this machine, and another relay knows S, which is grafted, or has
  * just returned to its sockets.

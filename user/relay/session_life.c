@@ -590,8 +590,6 @@ static void look_at_graft(struct session *s)
 		else if (leave(s))
 			return;
 	}
-	if (session_graft_is_condemned(s))
-		session_reset(s, CAUSE_KILLED);
 	back = session_graft_follow_state(s);
 	for (unsigned int dir = 0; dir < 2 && back; dir++)
 		session_flow_run(s, dir, false);

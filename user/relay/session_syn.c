@@ -88,14 +88,6 @@ void session_syn_close(struct syn *y)
 	free(y);
 }
 
-static bool has_max_sessions(const struct upstream *u)
-{
-	for (size_t i = 0; i < u->n; i++)
-		if (u->servers[i].max_sessions)
-			return true;
-	return false;
-}
-
 const char *session_syn_refusal(const struct forward_conf *fc, const char *no_syn, bool grafts,
 				bool hooks)
 {
@@ -114,7 +106,7 @@ const char *session_syn_refusal(const struct forward_conf *fc, const char *no_sy
 	       fc->bandwidth                           ? "bandwidth" :
 	       fc->bandwidth_per_client                ? "bandwidth" :
 	       fc->balance == BALANCE_SOURCE           ? "balance = source" :
-	       has_max_sessions(&fc->upstream)         ? "max-sessions of a server" :
+	       fc->upstream.limited                    ? "max-sessions of a server" :
 	       at->n_ports != 1                        ? "a range of ports" :
 	       fc->upstream.servers[0].at.n_ports != 1 ? "a range of ports" :
 							 NULL;
