@@ -102,6 +102,8 @@ static __always_inline int to_socket(struct __sk_buff *skb, struct found *f, str
 static __always_inline int to_work(struct __sk_buff *skb, struct found *f, struct packet *p,
 				   __u32 state)
 {
+	if (!f->other->way.mtu) /* of another relay, and there is no route */
+		return DROP;
 	p->odd = hindrance_for(skb, f, p);
 	if (p->odd) /* a session that is half open has nothing to go back to */
 		return state == GRAFT_ANSWERED ? DROP : go_back(skb, f, p);

@@ -173,6 +173,8 @@ static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const
 		confirm(p, f->slot, f->side);
 	if (p->odd == GRAFT_TOO_BIG && p->df && is_plain(p))
 		return too_big(skb, p, &f->mine->leg, &f->other->leg, f->other->way.mtu);
+	if (g->head.worker == GRAFT_NOBODY) /* another relay has the session */
+		return DROP;
 	if (__sync_val_compare_and_swap(&g->head.state, GRAFT_ACTIVE, GRAFT_RETURNING) ==
 		    GRAFT_ACTIVE ||
 	    !g->why_back) {

@@ -158,6 +158,8 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 	}
 	if (len <= mtu)
 		return translate(skb, p, &f, n);
+	if (!mtu) /* there is no route */
+		return DROP;
 	if (mtu < head + ROOM_LEAST)
 		mtu = head + ROOM_LEAST;
 	/*

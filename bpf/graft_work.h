@@ -297,16 +297,21 @@ static __always_inline bool asks_in_vain(struct found *f, const struct packet *p
 	now = bpf_ktime_get_coarse_ns();
 	if (mine->asked_ns && mine->asked_at == at &&
 	    (p->len || READ_ONCE(other->heard_ns) < mine->asked_ns))
-		return now - mine->asked_ns >= GRAFT_SILENT_NS;
+		return now - mine->asked_ns >=
+		       (f->g->head.mirrored ? GRAFT_SILENT_TOLD_NS : GRAFT_SILENT_NS);
 	mine->asked_ns = now;
 	mine->asked_at = at;
 	return false;
 }
 
-/* Begin to return F, if sockets carry it better from P on.  Returns the state that P finds. */
+/*
+ * Begin to return F, if sockets carry it better from P on.  Returns the state that P finds.  The sockets
+ * of a HELPED session would not get all packets; its ACKs may have gone by another relay.
+ */
 static __always_inline __u32 return_if_better(struct found *f, const struct packet *p, __u32 state)
 {
-	if (state != GRAFT_ACTIVE ||
+	if (state != GRAFT_ACTIVE || f->g->head.mirrored == GRAFT_HELPED ||
+	    f->g->head.worker == GRAFT_NOBODY ||
 	    (!asks_in_vain(f, p) && (!begins_bulk(f, p) || !is_inside(p, f->g, f->mine, f->other))))
 		return state;
 	state = __sync_val_compare_and_swap(&f->g->head.state, GRAFT_ACTIVE, GRAFT_RETURNING);

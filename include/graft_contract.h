@@ -374,6 +374,8 @@ enum graft_via {
  * as silence.
  */
 #define GRAFT_SILENT_NS 400000000ULL
+/* If other relays know the session, ACKs may go by these.  Such a relay tells of the first one in 1 s. */
+#define GRAFT_SILENT_TOLD_NS 2000000000ULL
 
 /*
  * Over a long way, or one that loses packets, two connections carry bulk faster than one
@@ -562,6 +564,7 @@ enum graft_mirrored {
 	GRAFT_UNKNOWN,
 	GRAFT_TOLD,      /* exported to one */
 	GRAFT_CAME,      /* imported from one */
+	GRAFT_HELPED,    /* exported, and one has told of packets that go by it */
 	GRAFT_OVER,      /* one has exported that the session is over */
 	GRAFT_YIELD,     /* another relay has it, too, and keeps it */
 	GRAFT_CONDEMNED, /* `culvert kill` at another relay */

@@ -160,6 +160,14 @@ def test_apart(trial):
     trial.end_all()
 
 
+def test_slow(trial):
+    """The owner sees window probes of servers, and another relay the answers: sockets would get none."""
+    trial.begin((("web", "s", 6), ("six", "s", 4)), 0)
+    trial.route("c", {name: name for name in NAMES})
+    trial.stay(12)
+    trial.end_all()
+
+
 @pytest.mark.fleet(lines=("idle-timeout = 4s", "keepalive = 2s"))
 def test_times_out(trial):
     """Silent sessions end in time, working ones go on, though every packet goes by other relays."""

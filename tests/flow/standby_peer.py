@@ -9,6 +9,7 @@ A connection begins with the letter of its KIND:
 
   e  echo: what comes goes back
   d  download: the server sends the pattern until a byte comes, then ends
+  s  slow download: the client reads each second alone, so its window is zero between
   u  upload: the server answers the end with how much came, and how much of it was wrong
   n  "e" for two seconds at most, and then a new connection, again and again
   h  half: what comes goes back; the server answers the end, five seconds later, with "bye"
@@ -85,7 +86,7 @@ def half(c):
     c.sendall(b"bye")
 
 
-SERVE = {b"e": echo, b"d": download, b"u": upload, b"h": half}
+SERVE = {b"e": echo, b"d": download, b"s": download, b"u": upload, b"h": half}
 
 
 def read(c, n):
@@ -187,11 +188,14 @@ class Clients:
         at = 0
         while not self.stop.is_set():
             at += await self.take(r, at)
+            await asyncio.sleep(self.kind == "s")
         w.write(b".")
         while n := await self.take(r, at):
             at += n
         self.did["bytes"] += at
         self.did["ended"] += 1
+
+    s = d
 
     async def take(self, r, at):
         start = time.monotonic()

@@ -140,7 +140,7 @@ void adopt_sessions(struct shared *shared, struct threads *ts, const struct forw
 		log_info("%u grafted sessions of an earlier daemon are adopted", adopted);
 	if (ended)
 		log_warning("%u grafted sessions of an earlier daemon are reset: their forward is "
-			    "gone from the configuration, or a limit is reached",
+			    "gone from the configuration, or there is no memory",
 			    ended);
 }
 

@@ -102,6 +102,15 @@ static char *sessions_piece(struct round *r)
  * piece has PIECE sessions on average.  So no position in a list, which may change, is kept between
  * pieces, and no session is sent twice.
  */
+/* No more sessions than that are to be shown. */
+static unsigned int sessions_most(const struct actions *a, const struct request *req)
+{
+	const struct shared *shared = a->service->shared;
+	bool all = request_has(req, KEY_ALL) && a->standby;
+
+	return atomic_load(&shared->live) + (all ? grafted_places(shared->grafts) : 0);
+}
+
 void sessions_stream(const struct actions *a, const struct control *c, const struct request *req,
 		     int fd)
 {
@@ -111,7 +120,7 @@ void sessions_stream(const struct actions *a, const struct control *c, const str
 			   .shared = a->service->shared,
 			   .views = calloc(PIECE_ROOM, sizeof(*r.views)),
 			   .room = PIECE_ROOM,
-			   .pieces = atomic_load(&a->service->shared->live) / PIECE + 1 };
+			   .pieces = sessions_most(a, req) / PIECE + 1 };
 	int e = r.views ? 0 : -ENOMEM;
 
 	for (; !e && r.piece < r.pieces; r.piece++) {

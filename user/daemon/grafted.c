@@ -185,8 +185,8 @@ int grafted_adopt(const struct grafted *h, struct worker *w, const struct forwar
 	grafted_client(h, &client);
 	if (!f || f->conf->listen.udp != h->udp)
 		return -ENOENT;
-	if (admission_enter_with(w->shared, f, &client, !h->udp) != CAUSE_NONE)
-		return -EUSERS;
+	if (!admission_adopt(w->shared, f, &client, !h->udp))
+		return -ENOMEM;
 	r = h->udp ? udp_session_adopt(w, f, h->slot) : session_adopt(w, f, &client, h->slot);
 	if (r)
 		admission_leave(w->shared, f, &client);

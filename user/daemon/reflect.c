@@ -195,6 +195,24 @@ static void take_sync(uint32_t origin, uint64_t began)
 	}
 }
 
+/* Dumps have left the records of RELAY out, because it was not heard: tell all clients again. */
+static void take_again(struct relay *relay)
+{
+	struct kept *k, *next;
+	uint64_t last = all.number;
+
+	for (k = TAILQ_FIRST(&all.order); k && k->number <= last; k = next) {
+		next = TAILQ_NEXT(k, in_order);
+		if (k->origin != relay->tag)
+			continue;
+		TAILQ_REMOVE(&all.order, k, in_order);
+		TAILQ_INSERT_TAIL(&all.order, k, in_order);
+		k->number = ++all.number;
+	}
+	if (relay->synced)
+		relay->synced = ++all.number;
+}
+
 struct taking {
 	struct relay *relay;
 	uint64_t began;
@@ -217,6 +235,8 @@ static const char *take(struct taking *t, struct graft_record *r)
 	}
 	if (!t->relay)
 		return "its relay has no name: set `relay`";
+	if (r->kind != RECORD_RELAY && clock_ms() - t->relay->heard_ms >= TOLD_MS)
+		take_again(t->relay);
 	t->relay->heard_ms = clock_ms();
 	if (r->kind == RECORD_SYNC) {
 		take_sync(t->relay->tag, t->began);
@@ -283,7 +303,8 @@ static void send_syncs(struct sending *s)
 	struct graft_record r = { .kind = RECORD_SYNC };
 
 	for (const struct relay *relay = all.relays; relay < all.relays + STREAMS_MAX; relay++)
-		if (relay->tag && relay->synced > s->synced) {
+		if (relay->tag && relay->synced > s->synced &&
+		    clock_ms() - relay->heard_ms < TOLD_MS) {
 			send_relay(s, relay);
 			send_put(s, &r);
 		}

@@ -225,9 +225,9 @@ static void standby_adopt(struct standby *sb, struct worker *w, const struct gra
 	if (r == -EAGAIN)
 		return;
 	log_limited(LOG_WARNING, "standby: an imported session is not adopted: %s",
-		    r == -ENOENT ? "no forward has its name" :
-		    r == -EUSERS ? "a limit is reached" :
-				   strerror(-r));
+		    r == -ENOENT ? "no forward has its name" : strerror(-r));
+	if (r == -ENOMEM)
+		return;
 	/* a relay that is not heard may carry it all the same */
 	if (!h->udp && graft_is_unheard(h->grafts, h->slot))
 		graft_part(h->grafts, h->slot, ALONE_EXPIRED);

@@ -385,6 +385,8 @@ static bool export_all(struct stream *s)
 	struct graft_record end, now;
 	unsigned int changes = export_find_keys(s->sb);
 
+	if (atomic_load(&s->sb->service->shared->handed_over)) /* the next daemon has the sessions */
+		return false;
 	/* a session that was too young, or a key that an import has changed, waits up to 200 ms */
 	if (changes == s->key_changes && s->idle_looks++ % IDLE_LOOKS)
 		return true;

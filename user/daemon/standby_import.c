@@ -112,6 +112,8 @@ static void import_heard(struct stream *s, const struct graft_record *r)
 		grafted_end(&h);
 		return;
 	}
+	if (h.head->mirrored == GRAFT_TOLD)
+		h.head->mirrored = GRAFT_HELPED;
 	heard = &s->sb->heard[h.slot];
 	if (heard->id != h.head->id)
 		*heard = (struct heard){ .id = h.head->id };
@@ -289,14 +291,19 @@ static int import_record(struct stream *s, struct graft_record *r)
 static const char *import_take(void *arg, struct graft_record *r, const char *why)
 {
 	struct stream *s = arg;
-	int e;
+	bool handed_over;
+	int e = 0;
 
 	s->last_ms = clock_ms();
 	if (!s->records++)
 		stream_enter(s, STREAM_DUMPS);
 	stream_lock(s->sb);
-	e = import_record(s, r);
+	handed_over = atomic_load(&s->sb->service->shared->handed_over);
+	if (!handed_over)
+		e = import_record(s, r);
 	stream_unlock(s->sb);
+	if (handed_over)
+		return "the next daemon has the sessions: import again";
 	if (r->kind == RECORD_SYNC && !s->synced_ms) /* a reflector tells one for each relay */
 		stream_enter(s, STREAM_IN_SYNC);
 	if (!e || e == -EEXIST) /* a worker has the session */

@@ -94,6 +94,22 @@ enum cause admission_enter_with(struct shared *shared, struct forward *f,
 	return why;
 }
 
+bool admission_adopt(struct shared *shared, struct forward *f, const union client_addr *client,
+		     bool proven)
+{
+	atomic_fetch_add(&f->limits->limited, 1);
+	atomic_fetch_add(&shared->live, 1);
+	atomic_fetch_add(&f->totals->live, 1);
+	atomic_fetch_add(&f->sessions, 1);
+	if (!clients_enter(&f->limits->clients, &client->sa, 0, proven)) {
+		if (!clients_enter(&shared->clients, &client->sa, 0, proven))
+			return true;
+		clients_leave(&f->limits->clients, &client->sa);
+	}
+	admission_leave(shared, f, NULL);
+	return false;
+}
+
 void admission_leave(struct shared *shared, struct forward *f, const union client_addr *client)
 {
 	if (client) {

@@ -32,6 +32,9 @@ enum cause admission_enter_client(struct shared *shared, struct forward *f,
 /* admission_enter() and admission_enter_client() in one. */
 enum cause admission_enter_with(struct shared *shared, struct forward *f,
 				const union client_addr *client, bool proven);
+/* A session of F and CLIENT that lives already: limits hold back new sessions alone.  False: no memory. */
+bool admission_adopt(struct shared *shared, struct forward *f, const union client_addr *client,
+		     bool proven);
 /*
  * The session ends, or never began: undo admission_enter() and, unless CLIENT is NULL,
  * admission_enter_client().  F may be freed by the time that this returns.

@@ -119,9 +119,8 @@ void session_view(const struct session *s, struct session_view *ret)
 		.client = s->client,
 		.not_grafted = session_graft_hindrance(s),
 		.shaped = s->shaped,
-		.standby = standby_text(
-			shared, grafted,
-			grafted && graft_of(shared->grafts, s->graft)->head.mirrored == GRAFT_TOLD),
+		.standby = standby_text(shared, grafted,
+					grafted && graft_is_told(shared->grafts, s->graft)),
 		.flows = { view_flow(s, CLIENT, grafted), view_flow(s, UPSTREAM, grafted) },
 	};
 	if (s->told && s->told->header.has_addresses)

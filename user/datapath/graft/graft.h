@@ -284,6 +284,8 @@ bool graft_any_is_bare(const struct graft_table *gs);
 void graft_want_sockets(struct graft_table *gs, uint32_t slot);
 /* A worker has the session, without sockets.  *RET_WAITS: its bulk, or its end, waits for them. */
 bool graft_is_bare(const struct graft_table *gs, uint32_t slot, bool *ret_waits);
+/* Has another relay been told of the session, which lives? */
+bool graft_is_told(const struct graft_table *gs, uint32_t slot);
 /* Is ADDRESS here, as graft_table_set_address() was told last? */
 bool graft_table_has_address(const struct graft_table *gs,
 			     const volatile struct graft_addr *address);

@@ -153,6 +153,13 @@ bool graft_is_unheard(const struct graft_table *gs, uint32_t slot)
 	       !g->side[1].apart;
 }
 
+bool graft_is_told(const struct graft_table *gs, uint32_t slot)
+{
+	uint32_t mirrored = gs->all[slot].head.mirrored;
+
+	return mirrored == GRAFT_TOLD || mirrored == GRAFT_HELPED;
+}
+
 /* SLOT may get its next session meanwhile, which a worker prepares: the next look sees that one. */
 __attribute__((no_sanitize("thread"))) bool graft_is_bare(const struct graft_table *gs,
 							  uint32_t slot, bool *ret_waits)
