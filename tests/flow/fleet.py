@@ -168,6 +168,21 @@ def test_slow(trial):
     trial.end_all()
 
 
+def test_engine(trial):
+    """An order that sockets carry waits while packets go by other relays, and is taken back."""
+    trial.begin((("web", "e", 10), ("six", "i", 6)), 0)
+    trial.route("c", {name: name for name in NAMES})
+    trial.stay(1)
+    for order in "copy", "default":
+        for name in trial.live():
+            for forward in "web", "six":
+                trial.relays[name].command("engine", forward, order)
+        trial.stay(3)
+    trial.route(set(trial.live()))
+    trial.stay(3)
+    trial.end_all()
+
+
 @pytest.mark.fleet(lines=("idle-timeout = 4s", "keepalive = 2s"))
 def test_times_out(trial):
     """Silent sessions end in time, working ones go on, though every packet goes by other relays."""
@@ -250,4 +265,10 @@ def test_kill(trial):
     wait_until(lambda: len(trial.at_server()) == 20 - len(some), lambda:
                f"{20 - len(some)} of {len(trial.at_server())} to be left at the server")
     wait_until(lambda: trial.lost() == len(some), "so many clients to be reset")
-    trial.end_all(len(some))
+    # the owner is dead, and another relay adopts the session
+    last = next(s["id"] for s in trial.ask("a", "sessions")["sessions"]
+                if s["forward"] in ("mixed", "clear"))
+    trial.relays["a"].die()
+    trial.ask("b", "kill", str(last))
+    wait_until(lambda: trial.lost() == len(some) + 1, "one more to be reset", 15)
+    trial.end_all(len(some) + 1)

@@ -219,6 +219,8 @@ static void standby_adopt(struct standby *sb, struct worker *w, const struct gra
 		h->head->source = 0;
 		bit_set(sb->rests, h->at, false);
 		sb->adopted++;
+		if (h->head->mirrored == GRAFT_CONDEMNED)
+			shared_tell_news(sb->service->shared);
 		return;
 	}
 	h->head->id = id;
@@ -561,7 +563,8 @@ void standby_condemn(struct standby *sb, const struct grafted *h)
 		sb->condemned[sb->n_condemned % CONDEMNED_MAX].client = h->leg[CLIENT]->tuple;
 		sb->condemned[sb->n_condemned % CONDEMNED_MAX].id = h->head->id;
 		sb->condemned[sb->n_condemned++ % CONDEMNED_MAX].udp = h->udp;
-	} else if (standby_is_unowned(&now)) { /* a worker may have adopted it meanwhile */
+		now.head->mirrored = GRAFT_CONDEMNED; /* if this relay adopts it */
+	} else if (standby_is_unowned(&now)) {        /* a worker may have adopted it meanwhile */
 		grafted_end(&now);
 	}
 	pthread_mutex_unlock(&sb->lock);

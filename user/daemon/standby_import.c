@@ -112,8 +112,11 @@ static void import_heard(struct stream *s, const struct graft_record *r)
 		grafted_end(&h);
 		return;
 	}
-	if (h.head->mirrored == GRAFT_TOLD)
+	if (h.head->mirrored == GRAFT_TOLD) {
 		h.head->mirrored = GRAFT_HELPED;
+		if (!graft_of(s->sb->grafts, h.slot)->why_back)
+			graft_return(s->sb->grafts, h.slot, false);
+	}
 	heard = &s->sb->heard[h.slot];
 	if (heard->id != h.head->id)
 		*heard = (struct heard){ .id = h.head->id };
@@ -203,9 +206,7 @@ static void import_end(struct stream *s, const struct graft_record *r)
 	if (!import_find(s, r, &h))
 		return;
 	if (r->kind == RECORD_END) {
-		if (h.state != GRAFTED_ACTIVE || grafted_is_unowned(&h))
-			return; /* the relay that has it tells how it ends */
-		h.head->mirrored = GRAFT_CONDEMNED;
+		h.head->mirrored = GRAFT_CONDEMNED; /* of no owner: if this relay adopts it */
 		shared_tell_news(s->sb->service->shared);
 		return;
 	}

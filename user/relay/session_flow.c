@@ -286,10 +286,10 @@ bool session_flow_follow(struct session *s, unsigned int dir)
 	enum engine engine = s->forward->engine;
 	struct flow *f = &s->flows[dir];
 
-	if (f->engine == engine)
-		return true;
 	if (!session_graft_detach(s))
 		return false;
+	if (f->engine == engine)
+		return true;
 	if (f->phase == FLOW_KERNEL)
 		session_sockmap_leave(s, dir, policy_start(engine));
 	session_flow_run(s, dir, false);

@@ -201,8 +201,15 @@ bool session_graft_detach(struct session *s)
 {
 	struct graft_table *gs = graft_table_of(s);
 
-	if (s->graft == NO_GRAFT || forward_grafts(s->forward))
+	if (s->graft == NO_GRAFT)
 		return true;
+	if (forward_grafts(s->forward)) { /* again, perhaps: an order was taken back */
+		if (!graft_of(gs, s->graft)->why_back)
+			graft_return(gs, s->graft, false);
+		return true;
+	}
+	if (session_graft_mirrored(s) == GRAFT_HELPED) /* its sockets would not get all packets */
+		return false;
 	if (graft_state(gs, s->graft) == GRAFT_OFFERED && session_graft_withdraw(s)) {
 		s->graft_refusal = GRAFT_OK; /* it may be offered again */
 		return true;
