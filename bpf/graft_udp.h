@@ -158,8 +158,10 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 	}
 	if (len <= mtu)
 		return translate(skb, p, &f, n);
-	if (!mtu) /* there is no route */
+	if (!mtu) { /* there is no route: the daemon looks for one, once it sees the packet */
+		__sync_fetch_and_add(&f.at->packets, n);
 		return DROP;
+	}
 	if (mtu < head + ROOM_LEAST)
 		mtu = head + ROOM_LEAST;
 	/*

@@ -304,14 +304,16 @@ static __always_inline bool asks_in_vain(struct found *f, const struct packet *p
 	return false;
 }
 
-/*
- * Begin to return F, if sockets carry it better from P on.  Returns the state that P finds.  The sockets
- * of a HELPED session would not get all packets; its ACKs may have gone by another relay.
- */
+/* Packets of G may go by other relays, so sockets here do not get all of them. */
+static __always_inline bool is_shared(const struct graft_entry *g)
+{
+	return g->head.mirrored == GRAFT_HELPED || g->head.worker == GRAFT_NOBODY;
+}
+
+/* Begin to return F, if sockets carry it better from P on.  Returns the state that P finds. */
 static __always_inline __u32 return_if_better(struct found *f, const struct packet *p, __u32 state)
 {
-	if (state != GRAFT_ACTIVE || f->g->head.mirrored == GRAFT_HELPED ||
-	    f->g->head.worker == GRAFT_NOBODY ||
+	if (state != GRAFT_ACTIVE || is_shared(f->g) ||
 	    (!asks_in_vain(f, p) && (!begins_bulk(f, p) || !is_inside(p, f->g, f->mine, f->other))))
 		return state;
 	state = __sync_val_compare_and_swap(&f->g->head.state, GRAFT_ACTIVE, GRAFT_RETURNING);
@@ -434,7 +436,7 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 		if (c.grafted && moves_soundly(skb, f, p))
 			track(f, p, state);
 	}
-	if (f->g->far >= GRAFT_LONG && p->flags & ACK)
+	if (f->g->far >= GRAFT_LONG && p->flags & ACK && !is_shared(f->g))
 		leash(f, p, state);
 	if (change_header(skb, p, &c, c.grafted ? f : NULL))
 		return DROP;

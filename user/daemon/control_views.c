@@ -97,20 +97,23 @@ static char *sessions_piece(struct round *r)
 	return text;
 }
 
+/* No more sessions than that are to be shown. */
+static unsigned int sessions_most(const struct actions *a, const struct request *req)
+{
+	const struct shared *shared = a->service->shared;
+	unsigned int n = atomic_load(&shared->live);
+
+	for (struct grafted h = { 0 };
+	     request_has(req, KEY_ALL) && a->standby && grafted_next(shared->grafts, &h); h.at++)
+		n++;
+	return n;
+}
+
 /*
  * The remainder of a session's id, divided by the number of pieces, chooses the session's piece.  A
  * piece has PIECE sessions on average.  So no position in a list, which may change, is kept between
  * pieces, and no session is sent twice.
  */
-/* No more sessions than that are to be shown. */
-static unsigned int sessions_most(const struct actions *a, const struct request *req)
-{
-	const struct shared *shared = a->service->shared;
-	bool all = request_has(req, KEY_ALL) && a->standby;
-
-	return atomic_load(&shared->live) + (all ? grafted_places(shared->grafts) : 0);
-}
-
 void sessions_stream(const struct actions *a, const struct control *c, const struct request *req,
 		     int fd)
 {

@@ -86,7 +86,7 @@ void grafted_wake(const struct grafted *h);
 bool grafted_is_of(const struct grafted *h, const struct worker *w);
 /*
  * Let W adopt the session.  To be called on the thread of W, or before W starts.  -ENOENT: there is
- * no forward of its name, or W has no socket of UDP for it; -EUSERS: a limit is reached; -EAGAIN: a
- * socket of UDP could not be made, which is logged, and a later try may succeed.
+ * no forward of its name, or W has no socket of UDP for it; -ENOMEM; -EAGAIN: a socket of UDP could
+ * not be made, which is logged, and a later try may succeed.
  */
 int grafted_adopt(const struct grafted *h, struct worker *w, const struct forwards *all);

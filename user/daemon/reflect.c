@@ -209,8 +209,7 @@ static void take_again(struct relay *relay)
 		TAILQ_INSERT_TAIL(&all.order, k, in_order);
 		k->number = ++all.number;
 	}
-	if (relay->synced)
-		relay->synced = ++all.number;
+	relay->synced = ++all.number;
 }
 
 struct taking {
@@ -235,7 +234,7 @@ static const char *take(struct taking *t, struct graft_record *r)
 	}
 	if (!t->relay)
 		return "its relay has no name: set `relay`";
-	if (r->kind != RECORD_RELAY && clock_ms() - t->relay->heard_ms >= TOLD_MS)
+	if (t->relay->synced && clock_ms() - t->relay->heard_ms >= TOLD_MS)
 		take_again(t->relay);
 	t->relay->heard_ms = clock_ms();
 	if (r->kind == RECORD_SYNC) {

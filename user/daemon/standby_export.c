@@ -291,7 +291,8 @@ static void export_end(const struct standby *sb, const struct grafted *h,
 	 * ends are the owner's to tell, but FINs and a reset may have gone by here alone, even all of
 	 * them since the last look
 	 */
-	if ((was_key & KEY_LOW) == KEY_HELPED) {
+	if ((was_key & KEY_LOW) == KEY_HELPED &&
+	    !(g && graft_state_of(h->head) == GRAFT_RETURNED)) { /* reset: see export_is_leaving() */
 		if (same && g &&
 		    (g->side[0].reset || g->side[1].reset ||
 		     (g->side[0].fin == GRAFT_FIN_ACKED && g->side[1].fin == GRAFT_FIN_ACKED)))

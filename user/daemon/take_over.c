@@ -38,10 +38,8 @@ struct take_over {
 static int take_fault(const struct take_over *t, int e)
 {
 	return log_complain(e, "take-over: %s%s", *t->why ? "the other daemon goes on: " : "",
-			    *t->why      ? t->why :
-			    e == -EUSERS ? "a limit of this daemon is below the sessions of the "
-					   "other" :
-			    e == -EPIPE  ? "the other daemon has ended" :
+			    *t->why          ? t->why :
+			    e == -EPIPE      ? "the other daemon has ended" :
 			    e == -ECONNRESET ? "the other daemon has ended" :
 					       strerror(-e));
 }

@@ -101,6 +101,8 @@ bool admission_adopt(struct shared *shared, struct forward *f, const union clien
 	atomic_fetch_add(&shared->live, 1);
 	atomic_fetch_add(&f->totals->live, 1);
 	atomic_fetch_add(&f->sessions, 1);
+	if (!client)
+		return true;
 	if (!clients_enter(&f->limits->clients, &client->sa, 0, proven)) {
 		if (!clients_enter(&shared->clients, &client->sa, 0, proven))
 			return true;

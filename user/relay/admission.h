@@ -32,7 +32,10 @@ enum cause admission_enter_client(struct shared *shared, struct forward *f,
 /* admission_enter() and admission_enter_client() in one. */
 enum cause admission_enter_with(struct shared *shared, struct forward *f,
 				const union client_addr *client, bool proven);
-/* A session of F and CLIENT that lives already: limits hold back new sessions alone.  False: no memory. */
+/*
+ * A session of F and CLIENT (NULL: not known yet) that lives already: limits hold back new sessions
+ * alone.  False: no memory.
+ */
 bool admission_adopt(struct shared *shared, struct forward *f, const union client_addr *client,
 		     bool proven);
 /*

@@ -855,18 +855,6 @@ static int take_open(struct session *s)
 	return session_flows_take(s);
 }
 
-/* Count a session of F and CLIENT in; ADMITTED: CLIENT is known. */
-static int take_admit(struct shared *shared, struct forward *f, const union client_addr *client,
-		      bool admitted)
-{
-	if (admission_enter(shared, f) != CAUSE_NONE)
-		return -EUSERS;
-	if (!admitted || admission_enter_client(shared, f, client, true) == CAUSE_NONE)
-		return 0;
-	admission_leave(shared, f, NULL);
-	return -EUSERS;
-}
-
 /* S has no server yet.  It goes on when its worker runs.  SINCE_MS: see session_record_waits(). */
 static void take_young(struct session *s, uint64_t since_ms)
 {
@@ -891,7 +879,7 @@ int session_take_over(struct worker *w, struct forward *f, const struct record *
 	if (r) {
 		since_ms = session_record_waits(r);
 		client = session_record_client(r, &admitted);
-		e = take_admit(w->shared, f, client, admitted);
+		e = admission_adopt(w->shared, f, admitted ? client : NULL, true) ? 0 : -ENOMEM;
 	}
 	if (!e) {
 		s = new_session(w, f, client);

@@ -51,9 +51,8 @@ void worker_hand_over(struct worker *w, struct handing *h);
 /* The next daemon has what was put, and the grafted sessions: forget both. */
 void worker_give_away(struct worker *w);
 /*
- * Make a session of F on W of FROM.  The descriptors of FROM are the session's from now on.  -EPROTO;
- * -EUSERS: a limit; -ENOMEM.  Then they are the caller's, unless it is -ENOMEM: this
- * daemon has to end.
+ * Make a session of F on W of FROM.  The descriptors of FROM are the session's from now on.  -EPROTO:
+ * they are still the caller's; -ENOMEM: this daemon has to end.
  */
 int session_take_over(struct worker *w, struct forward *f, const struct record *from,
 		      struct session **ret);

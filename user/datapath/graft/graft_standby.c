@@ -197,7 +197,7 @@ bool graft_part(struct graft_table *gs, uint32_t slot, uint32_t alone_ms)
 		return false;
 	g->head.alone_ms = alone_ms;
 	g->loose = GRAFT_LOOSE; /* packets go by the other relay meanwhile */
-	if (g->head.mirrored == GRAFT_YIELD)
+	if (g->head.mirrored == GRAFT_YIELD || g->head.mirrored == GRAFT_HELPED)
 		g->head.mirrored = GRAFT_CAME;
 	__atomic_store_n(&g->head.worker, GRAFT_NOBODY, __ATOMIC_RELAXED);
 	graft_change_state(gs, slot, GRAFT_SETTING, GRAFT_STANDBY);

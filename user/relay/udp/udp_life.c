@@ -540,8 +540,8 @@ int udp_session_take_over(struct worker *w, struct forward *f, const struct reco
 	us = udp_socket_for(w, &local) ?: udp_socket_for(w->shared->workers, &local);
 	if (!us)
 		return -ENOENT;
-	if (admission_enter_with(w->shared, f, &r.client, false) != CAUSE_NONE)
-		return -EUSERS;
+	if (!admission_adopt(w->shared, f, &r.client, false))
+		return -ENOMEM;
 	m.peer = r.peer;
 	m.local = r.local;
 	s = udp_new_session(us, f, &tuple, &m, &r.client);
