@@ -168,6 +168,20 @@ def test_slow(trial):
     trial.end_all()
 
 
+@pytest.mark.fleet(lines=("graft-rtt = 1",))
+def test_far(trial):
+    """Bulk of a far session goes by sockets, unless packets of the session go by other relays."""
+    trial.begin((("web", "g", 6), ("six", "g", 4)), 0)
+    trial.route("c", {name: name for name in NAMES})
+    trial.stay(2)
+    for talk in trial.talks:
+        trial.say(talk, "fin")
+    trial.stay(4)
+    did = [trial.say(talk, "tell") for talk in trial.talks]
+    expect(all(talk["bytes"] >= 800_000 * n for talk, n in zip(did, (6, 4))), f"bulk: {did}")
+    trial.end_all()
+
+
 def test_engine(trial):
     """An order that sockets carry waits while packets go by other relays, and is taken back."""
     trial.begin((("web", "e", 10), ("six", "i", 6)), 0)

@@ -12,11 +12,12 @@ A connection begins with the letter of its KIND:
   s  slow download: the client reads each second alone, so its window is zero between
   u  upload: the server answers the end with how much came, and how much of it was wrong
   n  "e" for two seconds at most, and then a new connection, again and again
+  g  "e", slowly, until "fin"; then 400 kB at once go both ways
   h  half: what comes goes back; the server answers the end, five seconds later, with "bye"
 
 A PROXY header (v2) before it is skipped.  "talk" keeps N connections, each to an address of its own
 where ADDRESS is a network.  On stdin, one a line:
-"ask": idle ones (KIND "i", which is "e" to the server) say something; "fin": of "h": end; "gap":
+"ask": idle ones (KIND "i", which is "e" to the server) say something; "fin": see above; "gap":
 the longest gap is counted anew.  At the end of stdin all end.  It prints "ready", a line of JSON
 for each word, and one at the end:
 {"answered", "wrong", "reset", "silent", "ended", "bytes", "gap_ms", "ports": local ones, but of
@@ -86,7 +87,7 @@ def half(c):
     c.sendall(b"bye")
 
 
-SERVE = {b"e": echo, b"d": download, b"s": download, b"u": upload, b"h": half}
+SERVE = {b"e": echo, b"g": echo, b"d": download, b"s": download, b"u": upload, b"h": half}
 
 
 def read(c, n):
@@ -150,12 +151,12 @@ class Clients:
         if await asyncio.wait_for(r.readexactly(1), PATIENCE) != b"!":
             raise ConnectionResetError
         for _ in range(3):  # both ways, so that it can be grafted even if routes change meanwhile
-            if self.kind in "eihn":
+            if self.kind in "egihn":
                 w.write(b"hello")
                 await asyncio.wait_for(r.readexactly(5), PATIENCE)
 
-    async def exchange(self, r, w):
-        data, start = os.urandom(random.randrange(1, 3000)), time.monotonic()
+    async def exchange(self, r, w, size=0):
+        data, start = os.urandom(size or random.randrange(1, 3000)), time.monotonic()
         w.write(data)
         got = await asyncio.wait_for(r.readexactly(len(data)), PATIENCE)
         self.did["wrong"] += got != data
@@ -172,6 +173,15 @@ class Clients:
         while not self.stop.is_set():
             await self.exchange(r, w)
             await asyncio.sleep(0.002)
+        w.write_eof()
+        await self.expect_end(r)
+
+    async def g(self, r, w):
+        while not self.fin.is_set():
+            await self.exchange(r, w)
+            await asyncio.sleep(0.05)
+        await self.exchange(r, w, 400_000)
+        await self.stop.wait()
         w.write_eof()
         await self.expect_end(r)
 
