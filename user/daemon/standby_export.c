@@ -63,14 +63,14 @@ static size_t export_list_forwards(struct stream *s, struct graft_record **ret)
 	*ret = calloc(n + 1, sizeof(**ret)); /* without memory nothing is told */
 	n = 0;
 	TAILQ_FOREACH(f, &sv->forwards.list, in_forwards) {
-		struct graft_record *r = *ret + n;
+		struct graft_record *r;
 
 		if (!*ret || f->state != FORWARD_ACTIVE || !forward_grafts(f))
 			continue;
+		r = *ret + n++;
 		*r = (struct graft_record){ .kind = RECORD_FORWARD, .udp = f->conf->listen.udp };
 		r->named.tag = f->tag;
 		snprintf(r->named.name, RECORD_NAME_MAX, "%.63s", forward_name(f->conf));
-		n++;
 	}
 	pthread_mutex_unlock(&sv->forwards.lock);
 	return n;

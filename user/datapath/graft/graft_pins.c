@@ -65,10 +65,15 @@ static int pins_mount(const char *top)
 	static const char usual[] = "/sys/fs/bpf";
 	struct statfs fs;
 
-	if (!strncmp(top, usual, strlen(usual)) && !statfs(usual, &fs) &&
-	    fs.f_type != BPF_FS_MAGIC &&
-	    mount("bpf", usual, "bpf", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0700"))
+	if (strncmp(top, usual, strlen(usual)) != 0 || statfs(usual, &fs) ||
+	    fs.f_type == BPF_FS_MAGIC)
+		return 0;
+	if (mount("bpf", usual, "bpf", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0700"))
 		return -EMEDIUMTYPE;
+	/* `ip netns exec` begins a mount namespace, which ends with the daemon */
+	log_info("graft: mounted the BPF file system at %s: grafted sessions outlive the daemon as long "
+		 "as its mount namespace exists",
+		 usual);
 	return 0;
 }
 
