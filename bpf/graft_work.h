@@ -313,7 +313,8 @@ static __always_inline bool is_shared(const struct graft_entry *g)
 /* Begin to return F, if sockets carry it better from P on.  Returns the state that P finds. */
 static __always_inline __u32 return_if_better(struct found *f, const struct packet *p, __u32 state)
 {
-	if (state != GRAFT_ACTIVE || is_shared(f->g) ||
+	/* in this order: in the other one the frame of graft_in() is too large for Linux 6.1 */
+	if (is_shared(f->g) || state != GRAFT_ACTIVE ||
 	    (!asks_in_vain(f, p) && (!begins_bulk(f, p) || !is_inside(p, f->g, f->mine, f->other))))
 		return state;
 	state = __sync_val_compare_and_swap(&f->g->head.state, GRAFT_ACTIVE, GRAFT_RETURNING);
