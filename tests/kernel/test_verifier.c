@@ -89,6 +89,77 @@ TEST(programs_stay_within_their_bounds)
 	assert_int_equal(check(graft->obj, check(skel->obj, 0)), N_PROGRAMS);
 }
 
+/* --- stack --- */
+
+#define STACK_MOST 512 /* MAX_BPF_STACK */
+
+static bool is_call(const struct bpf_insn *insn)
+{
+	return insn->code == (BPF_JMP | BPF_CALL) && insn->src_reg == BPF_PSEUDO_CALL;
+}
+
+/* The lowest byte that INSN touches below the frame pointer; FROM_FP: registers that were copies of it. */
+static int depth_of(const struct bpf_insn *insn, bool from_fp[])
+{
+	int class = BPF_CLASS(insn->code);
+	bool was = from_fp[insn->dst_reg];
+
+	if (class == BPF_LDX)
+		return insn->src_reg == BPF_REG_10 ? -insn->off : 0;
+	if (class == BPF_ST || class == BPF_STX)
+		return insn->dst_reg == BPF_REG_10 ? -insn->off : 0;
+	if (class != BPF_ALU64)
+		return 0;
+	from_fp[insn->dst_reg] = insn->code == (BPF_ALU64 | BPF_MOV | BPF_X) &&
+				 insn->src_reg == BPF_REG_10;
+	return was && insn->code == (BPF_ALU64 | BPF_ADD | BPF_K) ? -insn->imm : 0;
+}
+
+/*
+ * Stack of the function at AT of PROG and of the functions that it calls.  STARTS: where functions begin.
+ * check_max_stack_depth() of Linux 6.1 rounds each frame up to 32 bytes; later kernels are more lenient.
+ */
+static int stack_of(const struct bpf_program *prog, const bool *starts, size_t at)
+{
+	const struct bpf_insn *insn = bpf_program__insns(prog);
+	bool from_fp[MAX_BPF_REG] = { false };
+	int frame = 1, below = 0;
+
+	for (size_t i = at; i < bpf_program__insn_cnt(prog) && (i == at || !starts[i]); i++) {
+		int depth = depth_of(&insn[i], from_fp);
+		int called = is_call(&insn[i]) ?
+				     stack_of(prog, starts, i + 1 + (size_t)insn[i].imm) :
+				     0;
+
+		frame = depth > frame ? depth : frame;
+		below = called > below ? called : below;
+	}
+	return (frame + 31) / 32 * 32 + below;
+}
+
+TEST(the_stack_fits_linux_6_1)
+{
+	struct bpf_program *prog;
+
+	bpf_object__for_each_program(prog, graft->obj)
+	{
+		const struct bpf_insn *insn = bpf_program__insns(prog);
+		size_t n = bpf_program__insn_cnt(prog);
+		bool *starts = test_calloc(n, sizeof(*starts));
+		int stack;
+
+		for (size_t i = 0; i < n; i++)
+			if (is_call(&insn[i]))
+				starts[i + 1 + (size_t)insn[i].imm] = true;
+		stack = stack_of(prog, starts, 0);
+		test_free(starts);
+		print_message("%s: %d bytes of stack\n", bpf_program__name(prog), stack);
+		assert_in_range(stack, 32, STACK_MOST);
+	}
+}
+
+/* --- barriers --- */
+
 /*
  * pass() counts with an atomic add that returns the old value, which is a full barrier; the one
  * that returns nothing is none (include/sockmap_contract.h).  The compiler chooses between them by
