@@ -285,4 +285,7 @@ def test_kill(trial):
     trial.relays["a"].die()
     trial.ask("b", "kill", str(last))
     wait_until(lambda: trial.lost() == len(some) + 1, "one more to be reset", 15)
+    # who sees a FIN of a session without an owner has nobody to tell
+    wait_until(lambda: (trial.ports(), not any(s["orphans"] for s in trial.sums().values()))[1],
+               lambda: f"no orphans: {trial.sums()}", 15)
     trial.end_all(len(some) + 1)

@@ -112,24 +112,24 @@ static int depth_of(const struct bpf_insn *insn, bool from_fp[])
 		return 0;
 	from_fp[insn->dst_reg] = insn->code == (BPF_ALU64 | BPF_MOV | BPF_X) &&
 				 insn->src_reg == BPF_REG_10;
-	return was && insn->code == (BPF_ALU64 | BPF_ADD | BPF_K) ? -insn->imm : 0;
+	return was && BPF_OP(insn->code) == BPF_ADD && BPF_SRC(insn->code) == BPF_K ? -insn->imm :
+										      0;
 }
 
 /*
- * Stack of the function at AT of PROG and of the functions that it calls.  STARTS: where functions begin.
- * check_max_stack_depth() of Linux 6.1 rounds each frame up to 32 bytes; later kernels are more lenient.
+ * Stack of the function at AT of PROG and of the functions that it calls, whose sums STACK has; 0 where no
+ * function begins.  check_max_stack_depth() of Linux 6.1 rounds each frame up to 32 bytes; later
+ * kernels are more lenient.
  */
-static int stack_of(const struct bpf_program *prog, const bool *starts, size_t at)
+static int stack_of(const struct bpf_program *prog, const int *stack, size_t at)
 {
 	const struct bpf_insn *insn = bpf_program__insns(prog);
 	bool from_fp[MAX_BPF_REG] = { false };
 	int frame = 1, below = 0;
 
-	for (size_t i = at; i < bpf_program__insn_cnt(prog) && (i == at || !starts[i]); i++) {
+	for (size_t i = at; i < bpf_program__insn_cnt(prog) && (i == at || !stack[i]); i++) {
 		int depth = depth_of(&insn[i], from_fp);
-		int called = is_call(&insn[i]) ?
-				     stack_of(prog, starts, i + 1 + (size_t)insn[i].imm) :
-				     0;
+		int called = is_call(&insn[i]) ? stack[i + 1 + (size_t)insn[i].imm] : 0;
 
 		frame = depth > frame ? depth : frame;
 		below = called > below ? called : below;
@@ -145,16 +145,18 @@ TEST(the_stack_fits_linux_6_1)
 	{
 		const struct bpf_insn *insn = bpf_program__insns(prog);
 		size_t n = bpf_program__insn_cnt(prog);
-		bool *starts = test_calloc(n, sizeof(*starts));
-		int stack;
+		int *stack = test_calloc(n, sizeof(*stack));
 
+		stack[0] = 1;
 		for (size_t i = 0; i < n; i++)
 			if (is_call(&insn[i]))
-				starts[i + 1 + (size_t)insn[i].imm] = true;
-		stack = stack_of(prog, starts, 0);
-		test_free(starts);
-		print_message("%s: %d bytes of stack\n", bpf_program__name(prog), stack);
-		assert_in_range(stack, 32, STACK_MOST);
+				stack[i + 1 + (size_t)insn[i].imm] = 1;
+		for (int depth = 0; depth < 8; depth++) /* MAX_CALL_FRAMES */
+			for (size_t i = 0; i < n; i++)
+				stack[i] = stack[i] ? stack_of(prog, stack, i) : 0;
+		print_message("%s: %d bytes of stack\n", bpf_program__name(prog), stack[0]);
+		assert_in_range(stack[0], 32, STACK_MOST);
+		test_free(stack);
 	}
 }
 
