@@ -305,7 +305,7 @@ static __always_inline bool asks_in_vain(struct found *f, const struct packet *p
 }
 
 /* Packets of G may go by other relays, so sockets here do not get all of them. */
-static __always_inline bool is_shared(const struct graft_entry *g)
+static __always_inline bool is_split(const struct graft_entry *g)
 {
 	return g->head.mirrored == GRAFT_HELPED || g->head.worker == GRAFT_NOBODY;
 }
@@ -314,7 +314,7 @@ static __always_inline bool is_shared(const struct graft_entry *g)
 static __always_inline __u32 return_if_better(struct found *f, const struct packet *p, __u32 state)
 {
 	/* in this order: in the other one the frame of graft_in() is too large for Linux 6.1 */
-	if (is_shared(f->g) || state != GRAFT_ACTIVE ||
+	if (is_split(f->g) || state != GRAFT_ACTIVE ||
 	    (!asks_in_vain(f, p) && (!begins_bulk(f, p) || !is_inside(p, f->g, f->mine, f->other))))
 		return state;
 	state = __sync_val_compare_and_swap(&f->g->head.state, GRAFT_ACTIVE, GRAFT_RETURNING);
@@ -437,7 +437,7 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 		if (c.grafted && moves_soundly(skb, f, p))
 			track(f, p, state);
 	}
-	if (f->g->far >= GRAFT_LONG && p->flags & ACK && !is_shared(f->g))
+	if (f->g->far >= GRAFT_LONG && p->flags & ACK && !is_split(f->g))
 		leash(f, p, state);
 	if (change_header(skb, p, &c, c.grafted ? f : NULL))
 		return DROP;
