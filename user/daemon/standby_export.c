@@ -112,7 +112,7 @@ void standby_export_again(struct standby *sb, uint32_t at)
 {
 	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
 		if (s->keys)
-			__atomic_fetch_and(&s->keys[at], KEY_OWNED, __ATOMIC_RELAXED);
+			__atomic_fetch_and(&s->keys[at], KEY_LOW, __ATOMIC_RELAXED);
 }
 
 /* The session may end before an export looks: the record of its end needs what was told of it. */
@@ -284,14 +284,17 @@ static void export_end(const struct standby *sb, const struct grafted *h,
 {
 	struct grafted other = { .at = grafted_find(h->grafts, h->udp, &was->client) };
 	bool expired = h->state == GRAFTED_STANDBY && now == KEY_NONE;
-	bool found, moved, same = !memcmp(&h->leg[0]->tuple, &was->client, sizeof(was->client));
+	bool found, moved, owned,
+		same = !memcmp(&h->leg[0]->tuple, &was->client, sizeof(was->client));
 	const volatile struct graft_entry *g = h->udp ? NULL : graft_of(h->grafts, h->slot);
+	/* by this relay, maybe at once when it adopted the session */
+	bool killed = same && g && g->killed && !h->head->source;
 
 	/*
 	 * ends are the owner's to tell, but FINs and a reset may have gone by here alone, even all of
 	 * them since the last look
 	 */
-	if ((was_key & KEY_LOW) == KEY_HELPED &&
+	if ((was_key & KEY_LOW) == KEY_HELPED && !killed &&
 	    !(g && graft_state_of(h->head) == GRAFT_RETURNED)) { /* reset: see export_is_leaving() */
 		if (same && g &&
 		    (g->side[0].reset || g->side[1].reset ||
@@ -304,10 +307,13 @@ static void export_end(const struct standby *sb, const struct grafted *h,
 	/* a later session of the tuple does not hide the end */
 	found = other.head && (!(was->id >> ID_COUNTER_BITS) || other.head->id == was->id);
 	moved = found && now != KEY_NONE;
-	if (found) {
+	owned = found && other.state == GRAFTED_ACTIVE && !grafted_is_unowned(&other);
+	if (killed && owned) { /* a late record has brought its copy back, adopted by now */
+		other.head->mirrored = GRAFT_CONDEMNED;
+		shared_tell_news(sb->service->shared);
+	} else if (found) {
 		/* owned or held at its new place, which tells that */
-		if (!(was_key & KEY_OWNED) ||
-		    (other.state == GRAFTED_ACTIVE && !grafted_is_unowned(&other)) ||
+		if ((!(was_key & KEY_OWNED) && !killed) || owned ||
 		    (moved && other.state == GRAFTED_STANDBY && !standby_is_told(sb, &other)))
 			return;
 		/* else the session has ended here, and a late record has brought its copy back */
@@ -318,9 +324,9 @@ static void export_end(const struct standby *sb, const struct grafted *h,
 	}
 	/* an expired session may go on elsewhere */
 	*ret = (struct graft_record){
-		.kind = expired || moved       ? RECORD_LEFT :
-			same && g && g->killed ? RECORD_KILLED :
-						 RECORD_GONE,
+		.kind = killed           ? RECORD_KILLED :
+			expired || moved ? RECORD_LEFT :
+					   RECORD_GONE,
 		.udp = h->udp,
 		.client = was->client,
 		.id = was->id,

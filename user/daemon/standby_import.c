@@ -42,6 +42,14 @@ static bool import_yields(const struct stream *s, const struct grafted *h,
 	return its > mine + NS_PER_S || (its + NS_PER_S > mine && first);
 }
 
+/* The peer owns H.  A new owner has yet to be told of the packets that have gone by this relay. */
+static void import_owner(const struct stream *s, const struct grafted *h)
+{
+	if (h->head->source != s->origin)
+		standby_export_again(s->sb, h->at);
+	h->head->source = s->origin;
+}
+
 /* R is of a session whose packets go by this relay. */
 static void import_compare(struct stream *s, const struct grafted *h, const struct graft_record *r)
 {
@@ -55,7 +63,7 @@ static void import_compare(struct stream *s, const struct grafted *h, const stru
 			standby_export_again(s->sb, h->at);
 		return;
 	}
-	h->head->source = s->origin;
+	import_owner(s, h);
 	if (!mine)
 		return;
 	h->head->mirrored = GRAFT_YIELD;
@@ -174,8 +182,10 @@ static int import_session(struct stream *s, struct graft_record *r)
 		standby_export_came(s->sb, was, at);
 	bit_set(s->known, at, true);
 	h = grafted_at(gs, at);
-	if (!held || was == NO_SLOT)
-		h.head->source = held ? 0 : s->origin;
+	if (!held)
+		import_owner(s, &h);
+	else if (was == NO_SLOT)
+		h.head->source = 0;
 	if (!held || was == NO_SLOT || h.head->alone_ms == ALONE_EXPIRED)
 		h.head->alone_ms = ALONE_NEVER;
 	standby_addresses_find_routes(&s->sb->addresses, &h);

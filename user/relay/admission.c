@@ -14,17 +14,24 @@ static bool count_in(_Atomic unsigned int *live, unsigned int most)
 	return false;
 }
 
-enum cause admission_enter(struct shared *shared, struct forward *f)
+/* MOST: see count_in(). */
+static enum cause enter(struct shared *shared, struct forward *f, unsigned int most_of_forward,
+			unsigned int most)
 {
-	if (!count_in(&f->limits->limited, f->conf->max_sessions))
+	if (!count_in(&f->limits->limited, most_of_forward))
 		return CAUSE_FORWARD_LIMIT;
-	if (!count_in(&shared->live, shared->config->max_sessions)) {
+	if (!count_in(&shared->live, most)) {
 		atomic_fetch_sub(&f->limits->limited, 1);
 		return CAUSE_SESSION_LIMIT;
 	}
 	atomic_fetch_add(&f->totals->live, 1);
 	atomic_fetch_add(&f->sessions, 1);
 	return CAUSE_NONE;
+}
+
+enum cause admission_enter(struct shared *shared, struct forward *f)
+{
+	return enter(shared, f, f->conf->max_sessions, shared->config->max_sessions);
 }
 
 enum cause admission_enter_at_rate(struct shared *shared, struct forward *f, uint64_t now_ms,
@@ -97,10 +104,7 @@ enum cause admission_enter_with(struct shared *shared, struct forward *f,
 bool admission_adopt(struct shared *shared, struct forward *f, const union client_addr *client,
 		     bool proven)
 {
-	atomic_fetch_add(&f->limits->limited, 1);
-	atomic_fetch_add(&shared->live, 1);
-	atomic_fetch_add(&f->totals->live, 1);
-	atomic_fetch_add(&f->sessions, 1);
+	enter(shared, f, 0, 0);
 	if (!client)
 		return true;
 	if (!clients_enter(&f->limits->clients, &client->sa, 0, proven)) {
