@@ -272,7 +272,7 @@ static bool is_welcome(const struct place *at, const struct model_parts *p, bool
 	bool inside = is_inside(at, p), loose = at->g->loose == GRAFT_LOOSE;
 
 	*ret_believed = inside;
-	if (!inside && p->flags & RST && mine->apart && p->seq == mine->apart_end) {
+	if (!odd && !inside && p->flags & RST && mine->apart && p->seq == mine->apart_end) {
 		mine->apart |= GRAFT_APART_RESET;
 		return true;
 	}
