@@ -271,10 +271,13 @@ static __always_inline void leash(struct found *f, struct packet *p, __u32 state
 		p->window = room;
 }
 
-/* Bulk of a far session begins with P. */
+/*
+ * Bulk of a far session begins with P.  P may be a probe: of a sender at its edge whose session was
+ * RETURNING, and is not any more, since the daemon has withdrawn that.
+ */
 static __always_inline bool begins_bulk(const struct found *f, const struct packet *p)
 {
-	return f->g->far >= GRAFT_LONG && p->len &&
+	return f->g->far >= GRAFT_LONG &&
 	       diff(READ_ONCE(f->mine->edge), end_of(p)) <= GRAFT_LEASH / 4;
 }
 

@@ -974,7 +974,8 @@ SEEDED(a_far_session_is_known_by_its_handshakes)
 
 /*
  * A far session without sockets: the daemon makes some for one that is BARE, in a moment.  After an
- * odd packet such a session must return, or end.
+ * odd packet such a session must return, or end.  The daemon may withdraw the return of one whose ends
+ * are at their edges: they send probes alone, and wait no longer than until the next one.
  */
 SEEDED(a_far_session_without_sockets_waits_for_them)
 {
@@ -982,20 +983,25 @@ SEEDED(a_far_session_without_sockets_waits_for_them)
 		uint8_t flags, fin, why_back;
 		enum graft_far was, is;
 		enum graft_state state;
+		bool withdrawn;
 	} rows[] = {
-		{ GRAFT_SYN_BARE, 0, 0, GRAFT_LONG, GRAFT_LONG, GRAFT_ACTIVE },
-		{ GRAFT_SYN_BARE, 0, 0, GRAFT_LOSSY, GRAFT_LOSSY, GRAFT_ACTIVE },
-		{ GRAFT_SYN_BARE, 1, 0, GRAFT_LONG, GRAFT_ANYWHERE, GRAFT_ACTIVE },
-		{ GRAFT_SYN_BARE, 0, 0, GRAFT_NEAR, GRAFT_NEAR, GRAFT_RETURNING },
-		{ GRAFT_SYN_BARE, 0, GRAFT_HEADERS, GRAFT_LONG, GRAFT_ANYWHERE, GRAFT_ACTIVE },
-		{ GRAFT_SYN_KNOWN_SEQ, 0, 0, GRAFT_LONG, GRAFT_ANYWHERE, GRAFT_ACTIVE },
+		{ GRAFT_SYN_BARE, 0, 0, GRAFT_LONG, GRAFT_LONG, GRAFT_ACTIVE, false },
+		{ GRAFT_SYN_BARE, 0, 0, GRAFT_LONG, GRAFT_LONG, GRAFT_ACTIVE, true },
+		{ GRAFT_SYN_BARE, 0, 0, GRAFT_LOSSY, GRAFT_LOSSY, GRAFT_ACTIVE, false },
+		{ GRAFT_SYN_BARE, 1, 0, GRAFT_LONG, GRAFT_ANYWHERE, GRAFT_ACTIVE, false },
+		{ GRAFT_SYN_BARE, 0, 0, GRAFT_NEAR, GRAFT_NEAR, GRAFT_RETURNING, false },
+		{ GRAFT_SYN_BARE, 0, GRAFT_HEADERS, GRAFT_LONG, GRAFT_ANYWHERE, GRAFT_ACTIVE,
+		  false },
+		{ GRAFT_SYN_KNOWN_SEQ, 0, 0, GRAFT_LONG, GRAFT_ANYWHERE, GRAFT_ACTIVE, false },
 	};
 	const size_t n = sizeof(rows) / sizeof(rows[0]);
 
 	for (size_t i = 0; i < 10 * n; i++) {
 		struct graft_entry *g = draw_quiet(&frame), *is = &t.slots[0];
 
-		g->head.state = GRAFT_RETURNING;
+		g->head.state = rows[i % n].withdrawn ? GRAFT_ACTIVE : GRAFT_RETURNING;
+		for (int side = 0; side < 2 && rows[i % n].withdrawn; side++)
+			g->side[side].edge = (uint32_t)g->side[side].end;
 		g->syn_flags = rows[i % n].flags;
 		g->far = (uint16_t)rows[i % n].was;
 		g->why_back = rows[i % n].why_back;

@@ -201,13 +201,8 @@ bool session_graft_detach(struct session *s)
 {
 	struct graft_table *gs = graft_table_of(s);
 
-	if (s->graft == NO_GRAFT)
+	if (s->graft == NO_GRAFT || forward_grafts(s->forward))
 		return true;
-	if (forward_grafts(s->forward)) { /* again, perhaps: an order was taken back */
-		if (!graft_of(gs, s->graft)->why_back)
-			graft_return(gs, s->graft, false);
-		return true;
-	}
 	if (session_graft_mirrored(s) == GRAFT_HELPED) /* its sockets would not get all packets */
 		return false;
 	if (graft_state(gs, s->graft) == GRAFT_OFFERED && session_graft_withdraw(s)) {
@@ -216,6 +211,14 @@ bool session_graft_detach(struct session *s)
 	}
 	graft_return(gs, s->graft, true); /* a packet may have begun the graft meanwhile */
 	return graft_state(gs, s->graft) != GRAFT_RETURNING;
+}
+
+void session_graft_stay(struct session *s)
+{
+	struct graft_table *gs = graft_table_of(s);
+
+	if (s->graft != NO_GRAFT && forward_grafts(s->forward) && !graft_of(gs, s->graft)->why_back)
+		graft_return(gs, s->graft, false);
 }
 
 /* --- its end --- */

@@ -38,6 +38,8 @@ void session_graft_hurry(struct session *s);
  * False: S returns once it is quiet.
  */
 bool session_graft_detach(struct session *s);
+/* The order that S is to return may have been taken back. */
+void session_graft_stay(struct session *s);
 
 /* An end closes: withdraw the offer of S.  False: S is grafted, so its sockets have seen no FIN. */
 bool session_graft_withdraw(struct session *s);

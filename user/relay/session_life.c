@@ -524,8 +524,10 @@ unsigned int worker_follow_engines(struct worker *w)
 	unsigned int n = 0;
 
 	session_syn_sweep(w, true);
-	LIST_FOREACH(s, &w->sessions, in_worker)
+	LIST_FOREACH(s, &w->sessions, in_worker) {
+		session_graft_stay(s);
 		n += follow_engine(s);
+	}
 	udp_sessions_follow_engines(w);
 	return n;
 }
