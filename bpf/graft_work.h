@@ -272,8 +272,8 @@ static __always_inline void leash(struct found *f, struct packet *p, __u32 state
 }
 
 /*
- * Bulk of a far session begins with P.  P may be a probe: of a sender at its edge whose session was
- * RETURNING, and is not any more, since the daemon has withdrawn that.
+ * Bulk of a far session begins with P.  At its edge, a sender of a session whose return was withdrawn
+ * sends probes alone.
  */
 static __always_inline bool begins_bulk(const struct found *f, const struct packet *p)
 {

@@ -284,11 +284,13 @@ static void export_end(const struct standby *sb, const struct grafted *h,
 {
 	struct grafted other = { .at = grafted_find(h->grafts, h->udp, &was->client) };
 	bool expired = h->state == GRAFTED_STANDBY && now == KEY_NONE;
-	bool found, moved, owned,
-		same = !memcmp(&h->leg[0]->tuple, &was->client, sizeof(was->client));
+	bool same = !memcmp(&h->leg[0]->tuple, &was->client, sizeof(was->client));
 	const volatile struct graft_entry *g = h->udp ? NULL : graft_of(h->grafts, h->slot);
 	/* by this relay, maybe at once when it adopted the session */
 	bool killed = same && g && g->killed && !h->head->source;
+	bool found;
+	bool moved;
+	bool owned;
 
 	/*
 	 * ends are the owner's to tell, but FINs and a reset may have gone by here alone, even all of

@@ -123,6 +123,7 @@ struct session {
 	uint8_t shaped : 3;      /* enum shaped */
 	bool handed_over : 1;    /* the next daemon has its sockets, too */
 	bool sent_ahead : 1;     /* to the next daemon, while workers went on */
+	bool sent_back : 1;      /* an order of the engine returns its graft */
 	bool far_asked : 1;      /* a graft was asked for again in this bulk (habit.run) */
 	uint8_t parted : 1;      /* PARTING: the side that is dead */
 	uint8_t ending : 2;      /* enum session_ending */

@@ -201,24 +201,21 @@ bool session_graft_detach(struct session *s)
 {
 	struct graft_table *gs = graft_table_of(s);
 
-	if (s->graft == NO_GRAFT || forward_grafts(s->forward))
+	if (s->graft == NO_GRAFT || forward_grafts(s->forward)) {
+		if (s->graft != NO_GRAFT && s->sent_back) /* the order was taken back */
+			graft_return(gs, s->graft, false);
+		s->sent_back = false;
 		return true;
+	}
 	if (session_graft_mirrored(s) == GRAFT_HELPED) /* its sockets would not get all packets */
 		return false;
 	if (graft_state(gs, s->graft) == GRAFT_OFFERED && session_graft_withdraw(s)) {
 		s->graft_refusal = GRAFT_OK; /* it may be offered again */
 		return true;
 	}
-	graft_return(gs, s->graft, true); /* a packet may have begun the graft meanwhile */
+	if (graft_return(gs, s->graft, true)) /* a packet may have begun the graft meanwhile */
+		s->sent_back = true;
 	return graft_state(gs, s->graft) != GRAFT_RETURNING;
-}
-
-void session_graft_stay(struct session *s)
-{
-	struct graft_table *gs = graft_table_of(s);
-
-	if (s->graft != NO_GRAFT && forward_grafts(s->forward) && !graft_of(gs, s->graft)->why_back)
-		graft_return(gs, s->graft, false);
 }
 
 /* --- its end --- */

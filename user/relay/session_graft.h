@@ -35,11 +35,10 @@ void session_graft_hurry(struct session *s);
 
 /*
  * If the forward's engine does not graft, withdraw the offer of S, or return S to its sockets.
- * False: S returns once it is quiet.
+ * False: S returns once it is quiet.  If the engine grafts, withdraw the return that an earlier order
+ * began.
  */
 bool session_graft_detach(struct session *s);
-/* The order that S is to return may have been taken back. */
-void session_graft_stay(struct session *s);
 
 /* An end closes: withdraw the offer of S.  False: S is grafted, so its sockets have seen no FIN. */
 bool session_graft_withdraw(struct session *s);

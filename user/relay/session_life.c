@@ -524,10 +524,8 @@ unsigned int worker_follow_engines(struct worker *w)
 	unsigned int n = 0;
 
 	session_syn_sweep(w, true);
-	LIST_FOREACH(s, &w->sessions, in_worker) {
-		session_graft_stay(s);
+	LIST_FOREACH(s, &w->sessions, in_worker)
 		n += follow_engine(s);
-	}
 	udp_sessions_follow_engines(w);
 	return n;
 }
