@@ -111,7 +111,8 @@ static bool export_forwards(struct stream *s)
 void standby_export_again(struct standby *sb, uint32_t at)
 {
 	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
-		if (s->keys)
+		/* without low bits it is HELD, which is not news; and KEY_NONE would hide what was told */
+		if (s->keys && s->keys[at] & KEY_LOW)
 			__atomic_fetch_and(&s->keys[at], KEY_LOW, __ATOMIC_RELAXED);
 }
 
@@ -371,8 +372,11 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 		/* others may have heard this relay alone; a reflector keeps a record until its end */
 		if (same && was_key && (was_key & KEY_LOW) != KEY_HELPED)
 			*ret_end = left;
-		if (key != KEY_TOLD)
-			export_heard(&h, ret);
+		export_heard(&h, ret);
+		/* a relay that yields tells of a FIN, which the new owner may not have seen */
+		if (key == KEY_TOLD &&
+		    !(same && was_key & KEY_OWNED && (ret->heard[0].flags || ret->heard[1].flags)))
+			ret->kind = RECORD_NONE;
 		return;
 	}
 	if (key != KEY_NONE && h.state == GRAFTED_STANDBY && !grafted_is_here(&h)) {
