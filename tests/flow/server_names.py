@@ -195,7 +195,8 @@ class Trial:
 
     def end(self):
         """What one case has begun is not counted in the next."""
-        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "all sessions to be over")
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], lambda:
+                   f"all sessions to be over: {self.daemon.ask('sessions')['sessions'][:3]}")
 
     def write(self, config):
         self.lab.write("culvert.conf", config.replace("{log}", self.log))

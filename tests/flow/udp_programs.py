@@ -6,6 +6,7 @@
 TCP is forwarded on the same ports where the programs use it beside UDP.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -128,12 +129,20 @@ class Trial:
 
         wait_until(is_carried, f"a session of {forward} by {wanted}", 5)
 
+    def overrun(self):
+        """Datagrams that found no room at an end, on a machine with no time for iperf3."""
+        return sum(json.loads(self.lab.run(end, "nstat", "-aszj", "UdpRcvbufErrors"))["kernel"]
+                   ["UdpRcvbufErrors"] for end in ("client", "server"))
+
     def iperf3(self, *options):
+        before = self.overrun()
         client = self.lab.start_iperf3_client(RELAY, 5300, 2, "--udp", "--bitrate", "40M",
                                               *options)
         self.wait_carried("iperf")
         report = self.lab.finish_iperf3_client(client, 30 * SLOW)["sum"]
-        expect(report["packets"] > 2000 and report["lost_percent"] < 1, f"iperf3: {report}")
+        lost = report["lost_packets"] - (self.overrun() - before)
+        expect(report["packets"] > 2000 and lost < report["packets"] / 100,
+               f"iperf3: {report}, {lost} lost on the way")
 
 
 @pytest.fixture(scope="module")

@@ -229,7 +229,7 @@ static int daemon_begin(struct daemon *d)
 		r = threads_start(ts);
 	}
 	if (!take_over_lacks(d->take_over)) {
-		take_over_end(d->take_over, d->shared.grafts);
+		netlink_watch_end_of(&d->routes, take_over_end(d->take_over, d->shared.grafts));
 		d->take_over = NULL;
 	}
 	if (!r && d->shared.session_log)

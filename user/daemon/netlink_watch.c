@@ -6,6 +6,7 @@
 #include <linux/rtnetlink.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/syscalls_allowed.h"
 
@@ -53,6 +54,24 @@ static void on_news(struct source *source, uint32_t events)
 	if (!r->news)
 		timer_set(r->loop, &r->look, r->loop->now_ms + SETTLE_MS);
 	r->news = true;
+}
+
+static void on_end_before(struct source *source, uint32_t events)
+{
+	struct netlink_watch *r = container_of(source, struct netlink_watch, before);
+
+	(void)events;
+	loop_watch(r->loop, source, 0, false);
+	close(source->fd);
+	r->news = true;
+	timer_set(r->loop, &r->look, r->loop->now_ms);
+}
+
+void netlink_watch_end_of(struct netlink_watch *r, int pidfd)
+{
+	r->before = (struct source){ .handle = on_end_before, .fd = pidfd };
+	if (pidfd >= 0 && loop_watch(r->loop, &r->before, EPOLLIN, true))
+		close(pidfd);
 }
 
 void netlink_watch_close(struct netlink_watch *r)

@@ -12,7 +12,7 @@
  */
 struct netlink_watch {
 	struct loop *loop;
-	struct source netlink;
+	struct source netlink, before; /* BEFORE: of netlink_watch_end_of() */
 	struct timer look;
 	bool news;  /* of netlink, since the last look */
 	bool moved; /* a change has come since asked_ms, the last time sockets looked up routes */
@@ -22,5 +22,10 @@ struct netlink_watch {
 
 /* Only the thread that runs LOOP calls this and uses R.  -errno. */
 int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct standby *standby);
+/*
+ * The packet programs of another daemon, at PIDFD (owned by R; -1: of none), carry sessions of this
+ * one until that daemon ends.  Sockets then ask the ends of sessions: some may be over.
+ */
+void netlink_watch_end_of(struct netlink_watch *r, int pidfd);
 /* Stop watching. */
 void netlink_watch_close(struct netlink_watch *r);

@@ -30,7 +30,7 @@ struct take_over {
 	unsigned int n_ahead;
 	struct bundle bundle; /* of all others */
 	uint64_t began_ns;    /* when the other daemon's workers began to wait, about */
-	unsigned int sessions, refused;
+	unsigned int sessions, refused, renewed;
 	bool taken;
 	char why[128]; /* the other daemon refuses, and goes on */
 };
@@ -136,6 +136,7 @@ int take_over_begin(const char *path, int store, struct upstream_orders *orders,
 		return 0;
 	*ret = t = allocated(calloc(1, sizeof(*t)));
 	t->fd = store;
+	t->pidfd = -1;
 	t->stored = !path;
 	if (path)
 		e = take_connect(t, path);
@@ -346,7 +347,6 @@ bool take_over_lacks(const struct take_over *t)
 void take_over_grafts(struct take_over *t, struct graft_table *gs, struct standby_addresses *w)
 {
 	uint32_t pins = (uint32_t)graft_table_pins(gs);
-	unsigned int n = 0;
 	struct record r;
 
 	t->bundle.at = 0;
@@ -365,20 +365,22 @@ void take_over_grafts(struct take_over *t, struct graft_table *gs, struct standb
 			continue;
 		}
 		h = grafted_at(gs, at);
-		h.head->mirrored = GRAFT_UNKNOWN;     /* no other relay has it */
-		standby_addresses_find_routes(w, &h); /* its sockets are asked later */
+		h.head->mirrored = GRAFT_UNKNOWN; /* no other relay has it */
+		standby_addresses_find_routes(w, &h);
 		grafted_wake(&h);
-		n++;
+		t->renewed++;
 	}
 	t->bundle.fds_at = t->bundle.n_fds;
-	if (n)
-		log_info("take-over: %u grafted sessions have new maps", n);
+	if (t->renewed)
+		log_info("take-over: %u grafted sessions have new maps", t->renewed);
 }
 
-void take_over_end(struct take_over *t, const struct graft_table *grafts)
+int take_over_end(struct take_over *t, const struct graft_table *grafts)
 {
+	int pidfd = -1;
+
 	if (!t)
-		return;
+		return -1;
 	log_info("%u sessions are taken over; they have waited for %.1f ms", t->sessions,
 		 (double)(clock_ns() - t->began_ns) / NS_PER_MS);
 	if (t->refused)
@@ -390,5 +392,10 @@ void take_over_end(struct take_over *t, const struct graft_table *grafts)
 	bundle_free(&t->bundle);
 	free(t->ahead);
 	close(t->fd);
+	if (t->renewed)
+		pidfd = t->pidfd;
+	else if (t->pidfd >= 0)
+		close(t->pidfd);
 	free(t);
+	return pidfd;
 }

@@ -31,5 +31,8 @@ bool take_over_lacks(const struct take_over *t);
  * carry them.
  */
 void take_over_grafts(struct take_over *t, struct graft_table *gs, struct standby_addresses *w);
-/* The workers run, and GRAFTS carries: say how long the sessions have waited.  Frees T; NULL is fine. */
-void take_over_end(struct take_over *t, const struct graft_table *grafts);
+/*
+ * The workers run, and GRAFTS carries: say how long the sessions have waited.  Frees T; NULL is fine.
+ * Returns a pidfd of the other daemon for netlink_watch_end_of(); -1: its programs carry nothing.
+ */
+int take_over_end(struct take_over *t, const struct graft_table *grafts);
