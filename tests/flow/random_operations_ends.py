@@ -230,6 +230,7 @@ class Ends:
         address, port, stream.port = forward.choose(chance)
         sock = self.lab.socket("client", address)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.bind(("", 0))  # a port of its own, since the walk knows streams by the client's address
         sock.setblocking(False)
         head = PREFACE.pack(MAGIC, stream.number)
         end = End(stream, CLIENT, sock, (self.hello if forward.hello else b"") + head)
