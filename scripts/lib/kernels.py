@@ -68,9 +68,9 @@ def plan(tests):
         yield f"flow/grafted-{case}", 240, f"{PYTEST}/grafted.py -k {case}"
     for case in UDP:
         yield f"flow/udp-{case}", 120, f"{PYTEST}/udp.py --engine auto -k {case}"
-    yield "flow/standby-back", 400, f"{PYTEST}/standby.py -k back"
-    yield "flow/from-syn", 600, f"{PYTEST}/from_syn.py"
-    yield "flow/udp-networks", 150, f"{PYTEST}/networks.py --udp --engine auto -k plain --jobs 2"
+    yield "flow/standby-back", 800, f"{PYTEST}/standby.py -k back"
+    yield "flow/from-syn", 1200, f"{PYTEST}/from_syn.py"
+    yield "flow/udp-networks", 300, f"{PYTEST}/networks.py --udp --engine auto -k plain --jobs 2"
 
 
 def try_kernel(series, options):
