@@ -228,7 +228,7 @@ def test_auto(trial):
 @pytest.mark.quick
 def test_lives_on(trial, request):
     """The daemon dies under load.  What has begun goes on, and is the next daemon's."""
-    deaths = 1 if request.config.option.quick else 20 // SLOW ** 2  # an emulated CPU starts it in 25 s
+    deaths = 1 if request.config.option.quick else 20 // SLOW ** 2  # an emulated CPU starts a daemon in 25 s
     trial.begin()
     wait_until(lambda: conversation(trial) == "graft", "a session from the SYN on")
     socks = [talker(trial)]

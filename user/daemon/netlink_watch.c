@@ -63,6 +63,7 @@ static void on_end_before(struct source *source, uint32_t events)
 	(void)events;
 	loop_watch(r->loop, source, 0, false);
 	close(source->fd);
+	/* the packet programs of that daemon went with it: RTMGRP_TC tells of clsact alone, not of TCX */
 	r->news = true;
 	timer_set(r->loop, &r->look, r->loop->now_ms);
 }
