@@ -193,9 +193,14 @@ static int heard_merge(struct graft_entry *g, struct graft_heard heard[2][2])
 			for (int a = 0; a < 3; a++)
 				if (good[i][a])
 					heard_believe(g, i, of[i][a]);
+	/*
+	 * The exact number of a reset needs no fit (RFC 5961): more bytes than a window were on their way
+	 * if packets of one direction left this relay later than those of the other.
+	 */
 	for (int i = 0; i < 2; i++)
 		for (int a = 1; a < 3; a++)
-			if (good[i][a] && of[i][a]->flags & HEARD_RESET)
+			if (of[i][a]->flags & HEARD_RESET &&
+			    (good[i][a] || of[i][a]->end == here[i].end))
 				return i;
 	return -1;
 }
