@@ -182,7 +182,8 @@ $(SKELS) $(KSKELS) $(FSKELS): $(O)/%.skel.h: $(O)/%.bpf.o
 		$(BPFTOOL) gen skeleton $< name $(subst -,_,$(basename $(basename $(@F))))_bpf && \
 		echo '// NOLINTEND'; } > $@
 
-$(O)/user/datapath/sockmap/sockmap.o $(patsubst %.c,$(O)/%.o,$(wildcard user/datapath/graft/*.c)): $(SKELS)
+$(O)/user/datapath/sockmap/sockmap.o $(O)/tests/unit/test_graft_heard.o \
+$(patsubst %.c,$(O)/%.o,$(wildcard user/datapath/graft/*.c)): $(SKELS)
 $(faults_src:%.c=$(O)/%.o) $(faults_lib): $(FSKELS)
 $(kernel_src:%.c=$(O)/%.o) $(kernel_lib): $(KSKELS) $(SKELS)
 
