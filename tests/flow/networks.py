@@ -740,7 +740,7 @@ class Run:
         """Why SYNs have gone to the listeners."""
         if self.from_syn:
             past = (self.daemon.ask("status")["set_up"] or {"past": {}})["past"]
-            # a busy daemon prepares slots late, and a SYN meanwhile goes to the listener
+            # sessions, beyond the proofs, whose SYN came before a busy daemon had prepared a slot
             self.late = past.get("stock", 0) + past.get("unproven", 0) - \
                 sum(talk.proofs for talk in self.talks)
             self.past = {cause for cause, count in past.items() if count} | {
@@ -797,8 +797,8 @@ class Run:
             if self.from_syn and talk.forward not in self.syn_forwards and \
                     (talk.expected in ("grafted", "returned") or self.row.kind != "converse") and \
                     self.past <= {"stock", "unproven"} and (  # as of the proofs
-                        not self.syn_forwards or len(self.syn_forwards) + self.late <
-                        sum(not isinstance(t, DatagramTalk) for t in self.talks)):
+                        not self.syn_forwards or
+                        len(self.syn_forwards) + self.late < len(self.talks)):
                 wrong.append(f"not from the SYN on, late: {self.late}")
             if talk.expected == "returned" and "graft" in carriers:
                 wrong.append("did not return to its sockets")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What an owner believes of the words of relays by which packets of its session go. */
+/* Records of other relays (RECORD_HEARD) end a session if their numbers are right. */
 #include "unit.h"
 #include "base/clock.h"
 #include "datapath/graft/graft_slots.h"
@@ -8,8 +8,11 @@
 #define SERVER_END 500000U
 #define WINDOW 100000U
 
-/* The client of a download was heard last with ON_ITS_WAY bytes before the server's last one. */
-static enum graft_state after_reset(uint32_t on_its_way, uint32_t number)
+/*
+ * The state of a session after another relay has heard a reset of its client, with NUMBER.
+ * UNDER_WAY: bytes of the server that the client has not acknowledged.
+ */
+static enum graft_state after_reset(uint32_t under_way, uint32_t number)
 {
 	static struct graft_entry g;
 	struct graft_table gs = { .all = &g };
@@ -20,10 +23,10 @@ static enum graft_state after_reset(uint32_t on_its_way, uint32_t number)
 		.side = { { .end = CLIENT_END, .window = WINDOW, .heard_ns = NS_PER_S },
 			  { .end = SERVER_END, .acked = CLIENT_END, .heard_ns = NS_PER_S } },
 	};
-	g.side[0].acked = SERVER_END - on_its_way;
+	g.side[0].acked = SERVER_END - under_way;
 	heard[0][1] = (struct graft_heard){ .ns = 2 * NS_PER_S,
 					    .end = number,
-					    .acked = SERVER_END - on_its_way,
+					    .acked = SERVER_END - under_way,
 					    .flags = HEARD_RESET };
 	heard[0][1].from = heard[0][1].end;
 	heard[0][1].acked_to = heard[0][1].acked;

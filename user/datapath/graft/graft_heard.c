@@ -194,8 +194,8 @@ static int heard_merge(struct graft_entry *g, struct graft_heard heard[2][2])
 				if (good[i][a])
 					heard_believe(g, i, of[i][a]);
 	/*
-	 * The exact number of a reset needs no fit (RFC 5961): more bytes than a window were on their way
-	 * if packets of one direction left this relay later than those of the other.
+	 * A reset with the exact number (RFC 5961) counts, even if its end does not fit the other one:
+	 * routes of one direction may have left this relay with more than a window of bytes under way.
 	 */
 	for (int i = 0; i < 2; i++)
 		for (int a = 1; a < 3; a++)
