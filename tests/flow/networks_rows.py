@@ -67,7 +67,7 @@ class Row:
     told: bool = False  # who sends with DF hears that it is too big, if grafted
     bpf: bool = True  # there is a BPF file system
     control: str = ""
-    ready: float = 30  # seconds that a start may take
+    ready: float = 90  # seconds that a start may take: trials last 15 s where lo loses packets
     quick: bool = False
 
     def __post_init__(self):
@@ -462,7 +462,7 @@ ROWS = (
 
     # apart: each datagram makes the kernel try the dead hop again, and others then take it for good
     *(Row(name, BOTH_WAYS + MORTAL + "back: ip46 route replace 10.0.9.1/32 via 10.0.5.1",
-          routers="back back2", wait=25, middle=DEAD.format("back", "b0") + "\n go\n pause 12",
+          routers="back back2", wait=60, middle=DEAD.format("back", "b0") + "\n go\n pause 12",
           again=False, **of)
       for name, of in (("a next hop to the server dies without news", {"udp": "-", "quick": True}),
                        ("the same, for datagrams", {"speakers": ""}))),
@@ -471,7 +471,7 @@ ROWS = (
         for f in 4 6; do echo 1 >/proc/sys/net/ipv$f/fib_multipath_hash_policy; done
         ip46 route replace 10.0.1.0/24 nexthop via 10.0.3.1 nexthop via 10.0.6.1
         front: ip46 route add 10.0.9.2/32 via 10.0.6.2
-        {MORTAL}""", routers="front front2", wait=25, dial="10.0.9.2", udp="-", again=False,
+        {MORTAL}""", routers="front front2", wait=60, dial="10.0.9.2", udp="-", again=False,
         families="4 6", speakers="client greets",
         middle=DEAD.format("front", "f1") + "\n go\n pause 12"),
 
