@@ -56,11 +56,21 @@ def test_sizes(trial):
 
 
 def test_order(trial):
-    """Flows that are handed over while 32 datagrams each are on their way."""
+    """
+    Flows that are handed over while 32 datagrams each are on their way.  A busy machine may not find
+    a socket empty for 20 ms, and is then allowed to reorder datagrams once: so there are three tries.
+    """
     trial.begin()
-    load = trial.load(1, window=32, pace=0, answers=3000, sizes=(64, 1200))
-    trial.expect_carried(4)
-    trial.expect_whole(trial.said(load)[0])
+    for ordered in False, False, True:
+        load = trial.load(1, window=32, pace=0, answers=3000, sizes=(64, 1200))
+        trial.expect_carried(4)
+        did = trial.said(load, ordered)[0]
+        trial.expect_whole(did)
+        if not did["disordered"]:
+            return
+        print(f"# {did['disordered']} of {did['answered']} answers are disordered")
+        trial.daemon.command("kill", "--all")
+        trial.wait_sessions(0)
 
 
 @pytest.mark.quick("auto")
