@@ -57,11 +57,11 @@ def test_sizes(trial):
 
 def test_order(trial):
     """
-    Flows that are handed over while 32 datagrams each are on their way.  A busy machine may not find
-    a socket empty for 20 ms, and is then allowed to reorder datagrams once: so there are three tries.
+    Flows that are handed over while 32 datagrams each are on their way.  If no look finds a socket
+    empty for 20 ms, the hand-over may reorder datagrams once: so graft has three tries.
     """
     trial.begin()
-    for ordered in False, False, True:
+    for ordered in (True,) if trial.engine == "copy" else (False, False, True):
         load = trial.load(1, window=32, pace=0, answers=3000, sizes=(64, 1200))
         trial.expect_carried(4)
         did = trial.said(load, ordered)[0]
