@@ -74,7 +74,10 @@ void udp_activate_leave(struct udp_session *s)
 
 	if (s->slot == NO_SLOT)
 		return;
-	/* first: else a datagram might be translated after the count */
+	/*
+	 * First: else many datagrams might be translated after the count.  A packet program that
+	 * has read the word before translates its datagram all the same; the count may lack that.
+	 */
 	udp_graft_pass(gs, s->slot, CLIENT);
 	udp_graft_pass(gs, s->slot, UPSTREAM);
 	udp_session_count_kernel(s);
