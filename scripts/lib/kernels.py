@@ -67,9 +67,9 @@ def plan(tests):
     for case in GRAFTED:
         yield f"flow/grafted-{case}", 240, f"{PYTEST}/grafted.py -k {case}"
     for case in UDP:
-        yield f"flow/udp-{case}", 120, f"{PYTEST}/udp.py --engine auto -k {case}"
-    yield "flow/standby-back", 800, f"{PYTEST}/standby.py -k back"
-    yield "flow/from-syn", 1200, f"{PYTEST}/from_syn.py"
+        yield f"flow/udp-{case}", 300, f"{PYTEST}/udp.py --engine auto -k {case}"
+    yield "flow/standby-back", 1200, f"{PYTEST}/standby.py -k back"
+    yield "flow/from-syn", 1800, f"{PYTEST}/from_syn.py"
     yield "flow/udp-networks", 300, f"{PYTEST}/networks.py --udp --engine auto -k plain --jobs 2"
 
 

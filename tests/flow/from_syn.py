@@ -487,7 +487,7 @@ class Load:
     def __init__(self, trial, n):
         self.trial, self.n = trial, n
         self.process = trial.lab.start("client", BENCH, "crr", "--connect", FORWARDS[0][0],
-                                       "--connections", str(n), "--seconds", "60",
+                                       "--connections", str(n), "--seconds", str(60 * SLOW),
                                        stdout=subprocess.PIPE)
 
     def wait_from_syn(self):
