@@ -35,7 +35,7 @@ def parse_options(arguments):
     parser.add_argument("--kernel", action="append", dest="kernels")
     parser.add_argument("--cards", action="store_true")
     parser.add_argument("--only", default="")
-    parser.add_argument("--limit", type=float, default=800)
+    parser.add_argument("--limit", type=float, default=3600)
     parser.add_argument("--build", default=os.path.join(TOP, "build"))
     parser.add_argument("--out", default=os.path.join(TOP, "build/kernels"))
     parser.add_argument("--cache")

@@ -76,7 +76,7 @@ void udp_activate_leave(struct udp_session *s)
 		return;
 	/*
 	 * First: else many datagrams might be translated after the count.  A packet program that
-	 * has read the word before translates its datagram all the same; the count may lack that.
+	 * read the leg's word earlier still translates one datagram, which the count may lack.
 	 */
 	udp_graft_pass(gs, s->slot, CLIENT);
 	udp_graft_pass(gs, s->slot, UPSTREAM);
